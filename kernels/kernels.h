@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * What a device can do: tensors, weights, an arena and the operations of the models. This header
+ * knows no model and no file. daemon/model writes a forward as a straight column of these calls;
+ * daemon/engine opens the device, starts and ends jobs on it and reads its verdict.
+ *
+ * Operations return nothing. The device remembers the first thing that went wrong (a shape that
+ * does not fit, no memory, a failed launch, a cancelled job) with its text; from then on every
+ * operation does nothing, while allocation still returns a tensor of the right shape. The verdict
+ * is read at a step boundary with kr_device_sync(), or where results reach the host
+ * (kr_download()). So cancelling and failing are one mechanism and a forward has no error ladder.
+ *
+ * Planning uses the same forward: between kr_plan_begin() and kr_plan_end() nothing is computed and
+ * nothing is allocated; shapes are checked and the arena only counts. What comes out is the peak
+ * that the real run will need.
+ *
+ * Threads: a device and all that belongs to it is used by one thread at a time (the worker). The
+ * only thing another thread may touch is the cancel flag.
+ */
+#ifndef KR_KERNELS_H
+#define KR_KERNELS_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* ------------------------------------------------------------------------------ element types -- */
+
+enum kr_dtype {
+    KR_F32,
+    KR_BF16,
+    KR_F16,
+    KR_F8_E4M3, /* 1-4-3, bias 7, no infinities, 0x7f and 0xff are NaN ("e4m3fn") */
+    KR_F8_E5M2, /* 1-5-2, bias 15, IEEE-like */
+    KR_I8,
+    KR_U8,
+    KR_I16,
+    KR_I32,
+    KR_I64,
+    KR_F64,
+    KR_BOOL,
+    KR_DTYPES
+};
+
+size_t kr_dtype_size(enum kr_dtype dtype);
+const char *kr_dtype_name(enum kr_dtype dtype); /* as safetensors spells it: "BF16", "F8_E4M3" */
+
+/* -------------------------------------------------------------------------------- tensors ------ */
+
+enum { KR_MAX_RANK = 4 };
+
+/* Dense, row-major, last dimension fastest, of dtype KR_F32 or KR_BF16. `data` points into the
+ * device's memory: host code never reads through it. A tensor is a value; copying it copies no
+ * data, and it needs no freeing (its storage belongs to the arena or to the model). */
+struct kr_tensor {
+    void *data;
+    enum kr_dtype dtype;
+    int rank;
+    int64_t dim[KR_MAX_RANK];
+};
+
+int64_t kr_count(const struct kr_tensor *t); /* elements */
+int64_t kr_cols(const struct kr_tensor *t);  /* the last dimension */
+int64_t kr_rows(const struct kr_tensor *t);  /* the product of all others */
+
+/* Elements [first, first + count) of the first dimension; shares storage. */
+struct kr_tensor kr_slice(struct kr_tensor t, int64_t first, int64_t count);
+
+/* The same elements under other dimensions (0 ends the list); shares storage. */
+struct kr_tensor kr_reshape(struct kr_tensor t, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
+
+/* -------------------------------------------------------------------------------- weights ------ */
+
+/* The matrix of a linear map, [out, in] row-major, exactly as a file stores it: data points into
+ * the file's mapping and need not be aligned. The true weight is `scale` times the stored values;
+ * devices apply the scale after the product. Nothing outside kernels/ looks behind this struct. */
+struct kr_weight {
+    const void *data;
+    enum kr_dtype dtype; /* KR_F32, KR_BF16, KR_F16, KR_F8_E4M3, KR_F8_E5M2 */
+    int64_t out, in;
+    float scale;            /* finite and not 0; 1 where the file has none */
+    struct kr_tensor bias;  /* F32 [out] in device memory; data == NULL: no bias */
+    int full_precision;     /* 1: the file asks that activations are not quantized for this product */
+};
+
+/* The kernel of a 2-D convolution with stride 1 and "same" padding. On file [out, in, kh, kw], or
+ * [out, in, kt, kh, kw] of a causal 3-D convolution, of which a still picture uses the last
+ * temporal slice only (the frames before it are zero). kh == kw, 1 or 3. */
+struct kr_conv {
+    const void *data;
+    enum kr_dtype dtype; /* KR_F32, KR_BF16, KR_F16 */
+    int64_t out, in, kt, kh, kw;
+    struct kr_tensor bias; /* F32 [out]; data == NULL: no bias */
+    void *prepared;        /* the device's own form, made at first use; kr_conv_fini() frees it */
+};
+
+/* ---------------------------------------------------------------------------------- device ----- */
+
+enum kr_fault {
+    KR_FINE = 0,
+    KR_FAULT_CANCELLED,
+    KR_FAULT_NO_MEMORY,
+    KR_FAULT_NOT_FINITE,
+    KR_FAULT_MISUSE, /* shapes or types that do not fit: a bug or a broken model */
+    KR_FAULT_LOST    /* the device is gone and will not come back */
+};
+
+struct kr_device;
+
+struct kr_device_options {
+    int threads; /* 0: all cores that the process may use */
+};
+
+/* Opens the CPU device. Returns NULL and writes one sentence to why[size] when it can't. */
+struct kr_device *kr_device_open_cpu(const struct kr_device_options *options, char *why,
+                                     size_t size);
+void kr_device_close(struct kr_device *dev);
+
+const char *kr_device_name(const struct kr_device *dev); /* "cpu: 2 threads, bf16 (amx)" */
+enum kr_dtype kr_compute_dtype(const struct kr_device *dev); /* what products take: BF16 or F32 */
+size_t kr_device_free_memory(const struct kr_device *dev);   /* bytes, measured now */
+
+/* Starts a job: forgets the last fault, empties the arena and makes room for `bytes` (from
+ * planning). `cancel` is looked at during long work and may be NULL. Returns -1 with why filled
+ * when the memory can't be had. */
+int kr_job_begin(struct kr_device *dev, const atomic_int *cancel, size_t bytes, char *why,
+                 size_t size);
+/* Ends it however it went; every tensor of the arena is gone. Returns the arena's memory. */
+void kr_job_end(struct kr_device *dev);
+
+/* Waits for all queued work and says how it went. The one place where a job learns of a fault. */
+enum kr_fault kr_device_sync(struct kr_device *dev);
+const char *kr_device_fault_text(const struct kr_device *dev); /* one sentence; "" when fine */
+
+void kr_plan_begin(struct kr_device *dev);
+size_t kr_plan_end(struct kr_device *dev); /* peak bytes of the arena, device scratch included */
+int kr_planning(const struct kr_device *dev);
+
+size_t kr_job_peak(const struct kr_device *dev); /* bytes of the arena used at most, this job */
+
+/* ----------------------------------------------------------------------------- allocation ------ */
+
+/* From the job's arena, uninitialised (0 ends the dimensions). */
+struct kr_tensor kr_new(struct kr_device *dev, enum kr_dtype dtype, int64_t d0, int64_t d1,
+                        int64_t d2, int64_t d3);
+
+struct kr_mark {
+    size_t at;
+};
+struct kr_mark kr_arena_mark(const struct kr_device *dev);
+void kr_arena_release(struct kr_device *dev, struct kr_mark mark); /* frees all newer tensors */
+
+/* Outside the arena, for the small vectors of a model. Returns a tensor with data NULL and sets the
+ * device's fault when there is no memory. `host` is F32. */
+struct kr_tensor kr_persist(struct kr_device *dev, const float *host, int64_t d0, int64_t d1);
+void kr_persist_free(struct kr_device *dev, struct kr_tensor *t);
+void kr_conv_fini(struct kr_device *dev, struct kr_conv *conv);
+
+/* ------------------------------------------------------------------------------ operations ----- */
+/* Unless said otherwise tensors may be F32 or BF16 each, sums are kept in F32, `out` must not
+ * overlap an input, and a wrong shape is KR_FAULT_MISUSE with a text that names the operation. */
+
+enum kr_act { KR_ACT_NONE, KR_ACT_GELU_TANH, KR_ACT_SILU };
+
+/* Host to device and back. kr_download() syncs first; -1: a fault is set and `host` is untouched.
+ * While planning it fills zeros and returns 0. */
+void kr_upload(struct kr_device *dev, struct kr_tensor t, const float *host);
+int kr_download(struct kr_device *dev, struct kr_tensor t, float *host);
+void kr_copy(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* converts */
+
+/* out[n,N] = act(x[n,K] W^T + bias), W [N,K]. */
+void kr_linear(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+               const struct kr_weight *w, enum kr_act act);
+
+/* y[n,N] += gate[N] * (x[n,K] W^T + bias); y F32; gate F32, or a tensor with data NULL for ones. */
+void kr_linear_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor gate,
+                   struct kr_tensor x, const struct kr_weight *w);
+
+/* out[n,N] = rows of an embedding matrix; ids on the host, each in [0, w->out). */
+void kr_embed(struct kr_device *dev, struct kr_tensor out, const struct kr_weight *w,
+              const int32_t *ids, int64_t n);
+
+/* Per row: out = act(x / sqrt(mean(x^2) + eps) * weight), weight F32 [cols]. */
+void kr_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                 struct kr_tensor weight, float eps, enum kr_act act);
+
+/* The same, then out = norm * (1 + scale) + shift; scale and shift F32 [cols]. */
+void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                          struct kr_tensor weight, float eps, struct kr_tensor scale,
+                          struct kr_tensor shift);
+
+enum kr_rope_pairs {
+    KR_ROPE_HALVES,     /* pair (i, i + d/2): Qwen */
+    KR_ROPE_INTERLEAVED /* pair (2i, 2i + 1): Krea 2, Z-Image */
+};
+
+/* Rotation angles of n positions: cos and sin, each F32 [n, head_dim / 2]. */
+struct kr_rope {
+    struct kr_tensor cos, sin;
+    enum kr_rope_pairs pairs;
+};
+
+/* In place on x[..., n, heads * d], d = cols of weight: per head RMS norm with weight F32 [d], then
+ * the rotation (rope NULL: none). */
+void kr_head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
+                       float eps, const struct kr_rope *rope);
+
+enum kr_mask { KR_MASK_NONE, KR_MASK_CAUSAL };
+
+/* out[b, n, heads*d] = softmax(q k^T / sqrt(d)) v; q like out, k and v [b, m, kv_heads*d] (rank 2:
+ * b = 1). Query head h uses kv head h * kv_heads / heads. Causal: query i sees keys <= i, n == m. */
+void kr_attention(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
+                  struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
+                  enum kr_mask mask);
+
+void kr_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
+               struct kr_tensor up); /* silu(gate) * up; out may be gate or up */
+void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate); /* x *= s(gate) */
+void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);    /* out may be x */
+void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a,
+            struct kr_tensor b);                                                 /* out may be a or b */
+void kr_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x); /* y += a x */
+void kr_guide(struct kr_device *dev, struct kr_tensor v, struct kr_tensor uncond,
+              float guidance); /* v = v + guidance (v - uncond), F32 */
+
+/* out[n, cols] = sum over j of weight[j] x[n, j, cols]; x rank 3, weight F32 [taps]. */
+void kr_mix_taps(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                 struct kr_tensor weight);
+
+/* out F32 [1, dim]: cos(s f_k) for the first half, sin(s f_k) for the second, f_k = period^(-k / (dim/2)). */
+void kr_timestep(struct kr_device *dev, struct kr_tensor out, float s, float period);
+
+/* Latent z F32 [c, h, w] <-> tokens [h/2 * w/2, c * 4], token vector ordered (c, row, col), c slowest. */
+void kr_patchify(struct kr_device *dev, struct kr_tensor out, struct kr_tensor z);
+void kr_unpatchify(struct kr_device *dev, struct kr_tensor z, struct kr_tensor tokens);
+
+/* Pictures are [h, w, c] (channels fastest). */
+void kr_planes_to_pixels(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* [c,h,w] -> [h,w,c] */
+void kr_pixels_to_planes(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* [h,w,c] -> [c,h,w] */
+void kr_scale_shift(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                    struct kr_tensor scale, struct kr_tensor shift); /* per column; out may be x */
+void kr_conv2d(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+               struct kr_conv *conv); /* out[h,w,out], x[h,w,in], zeros beyond the border */
+void kr_conv2d_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor x,
+                   struct kr_conv *conv); /* y += conv(x); y F32 */
+void kr_upsample2(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* nearest, [2h,2w,c] */
+
+/* Sets KR_FAULT_NOT_FINITE with "WHAT has NaN or infinity" when x has one; `what` is a literal. */
+void kr_check_finite(struct kr_device *dev, struct kr_tensor x, const char *what);
+
+#endif
