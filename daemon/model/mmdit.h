@@ -27,22 +27,23 @@ struct mmdit_text_block {
 };
 
 struct mmdit_block {
-    struct kr_tensor modulation;          /* [6, width]: scale, shift, gate before attention and MLP */
+    struct kr_tensor modulation; /* [6, width]: scale, shift, gate before attention and MLP */
     struct kr_tensor pre_norm, post_norm; /* [width] */
     struct mmdit_attention attn;
     struct mmdit_mlp mlp;
 };
 
 struct mmdit {
-    int64_t channels, patch;                            /* 16, 2 */
-    int64_t width, heads, kv_heads, head, hidden;       /* 6144, 48, 12, 128, 16384 */
-    int64_t text_width, text_heads, text_kv_heads, text_head, text_hidden; /* 2560, 20, 20, 128, 6912 */
-    int64_t taps, time_width, block_count;              /* 12, 256, 28 */
-    int64_t rope_axes[3];                               /* frame, row, column: 32, 48, 48 */
+    int64_t channels, patch;                      /* 16, 2 */
+    int64_t width, heads, kv_heads, head, hidden; /* 6144, 48, 12, 128, 16384 */
+    int64_t text_width, text_hidden;              /* 2560, 6912 */
+    int64_t text_heads, text_kv_heads, text_head; /* 20, 20, 128 */
+    int64_t taps, time_width, block_count;        /* 12, 256, 28 */
+    int64_t rope_axes[3];                         /* frame, row, column: 32, 48, 48 */
     struct kr_weight first, time_in, time_out, time_modulation, text_in, text_out, last;
-    struct kr_tensor text_norm, last_norm;              /* [text_width], [width] */
-    struct kr_tensor last_modulation;                   /* [2, width]: scale, shift */
-    struct kr_tensor projector;                         /* [taps] */
+    struct kr_tensor text_norm, last_norm; /* [text_width], [width] */
+    struct kr_tensor last_modulation;      /* [2, width]: scale, shift */
+    struct kr_tensor projector;            /* [taps] */
     struct mmdit_text_block layerwise[2], refiner[2];
     struct mmdit_block *blocks;
 };

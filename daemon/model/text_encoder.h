@@ -14,7 +14,8 @@
 enum { TEXT_TAPS = 12 }; /* outputs of the first 2, 5, ... 35 layers */
 
 struct text_layer {
-    struct kr_tensor input_norm, post_norm, q_norm, k_norm; /* F32 [width], [width], [head], [head] */
+    struct kr_tensor input_norm, post_norm; /* F32 [width] */
+    struct kr_tensor q_norm, k_norm;        /* F32 [head] */
     struct kr_weight q, k, v, o, gate, up, down;
 };
 
@@ -28,8 +29,8 @@ struct text_encoder {
 int text_encoder_open(const char *path, struct weights **weights, struct kr_err *err);
 
 /* Fills te from the file. dev NULL: check only, and te needs no fini beyond text_encoder_fini(te,
- * NULL). without_vision: the owner vouches for a Qwen3-VL of full size without model.visual.*, which
- * is otherwise refused because Z-Image's Qwen3-4B has the same shapes. */
+ * NULL). without_vision: the owner vouches for a Qwen3-VL of full size without model.visual.*,
+ * which is otherwise refused because Z-Image's Qwen3-4B has the same shapes. */
 int text_encoder_bind(struct text_encoder *te, const struct weights *weights, bool without_vision,
                       struct kr_device *dev, struct kr_err *err);
 void text_encoder_fini(struct text_encoder *te, struct kr_device *dev);
