@@ -23,18 +23,24 @@
 
 struct weights;
 
-/* Opens and checks a safetensors file and its quantization manifest. prefixes[] (NULL-terminated, ""
- * among them) lists what may stand before the model's own names; the one that fits `probe` (a tensor
- * that every file of this kind has) is stripped from tensors and metadata alike. A file that has
- * the probe under none, or under two of them, is refused. `what` names the kind of file in messages: "diffusion model". */
+/* Opens and checks a safetensors file and its quantization manifest. prefixes[] (NULL-terminated,
+ * "" among them) lists what may stand before the model's own names; the one that fits `probe` (a
+ * tensor that every file of this kind has) is stripped from tensors and metadata alike. A file that
+ * has the probe under none, or under two of them, is refused. `what` names the kind of file in
+ * messages: "diffusion model". */
 int weights_open(const char *path, const char *what, const char *const *prefixes, const char *probe,
                  struct weights **weights, struct kr_err *err);
 void weights_close(struct weights *weights); /* NULL is fine; bound matrices die with it */
 
-const char *weights_name(const struct weights *weights); /* file name without its folder */
+const char *weights_name(const struct weights *weights); /* file name without folder, printable */
 size_t weights_bytes(const struct weights *weights);     /* of the file */
 
-/* Shape of one tensor (after prefix stripping): its rank with dim[] filled, or -1 if there is none. */
+/* -1 when the file was written to or shrank since it was opened. Cheap; ask before each job: a page
+ * of the mapping that is gone is fatal to the process (SIGBUS), so a changed file must not be used.
+ * A file that was replaced by rename does not count as changed. */
+int weights_unchanged(const struct weights *weights, struct kr_err *err);
+
+/* Shape of one tensor (after prefix stripping): its rank with dim[] filled, -1 if there is none. */
 int weights_shape(const struct weights *weights, const char *name, int64_t dim[8]);
 
 /* How many tensors there are with names that start so (for counting layers: "blocks.3."). */
@@ -43,15 +49,17 @@ size_t weights_count(const struct weights *weights, const char *start);
 /* "256 F8_E4M3 scaled, 174 BF16", for reports; snprintf-like. */
 int weights_summary(const struct weights *weights, char *buf, size_t size);
 
-/* Advice to the kernel about the mapping of the file: wanted soon, or not for now (pages stay in
- * the page cache but leave this process). */
+/* Advice to the kernel about the mapping of the file: wanted soon (read ahead by a thread of the
+ * lowest priority; returns at once), or not for now (pages stay in the page cache but leave this
+ * process). Called by the thread that uses the file. */
 void weights_want(const struct weights *weights);
 void weights_release(const struct weights *weights);
-void weights_release_range(const void *from, size_t bytes); /* of one mapped tensor (residency stream) */
+/* The same for one mapped tensor (residency stream). */
+void weights_release_range(const void *from, size_t bytes);
 
-/* ------------------------------------------------------------------------------- binding ------- */
+/* ------------------------------------------------------------------------------ binding ------ */
 
-/* First failure is kept and later calls do nothing, so a model's list of tensors reads as a table. */
+/* The first failure is kept and later calls do nothing: a model's tensors read as a table. */
 struct binder {
     const struct weights *weights;
     struct kr_device *dev; /* NULL: check only */
@@ -63,7 +71,8 @@ struct binder {
 int binder_init(struct binder *b, const struct weights *weights, struct kr_device *dev,
                 struct kr_err *err);
 
-/* A linear map LAYER.weight [out, in], with its scale and manifest entry; and LAYER.bias [out]. */
+/* A linear map LAYER.weight [out, in] (a 1x1 convolution [out, in, 1, 1] is one too) with its scale
+ * and manifest entry; and LAYER.bias [out]. */
 void bind_linear(struct binder *b, struct kr_weight *w, int64_t out, int64_t in, const char *layer,
                  ...) __attribute__((format(printf, 5, 6)));
 void bind_linear_bias(struct binder *b, struct kr_weight *w, int64_t out, int64_t in,
