@@ -26,13 +26,13 @@ struct engine_config {
     const char *architecture; /* "krea2" */
     const char *variant;      /* "turbo", "raw" */
     const char *diffusion_model, *text_encoder, *vae, *tokenizer;
-    bool text_encoder_without_vision; /* the owner vouches for a Qwen3-VL file without model.visual.* */
+    bool text_encoder_without_vision; /* the owner vouches for a file without model.visual.* */
     struct kr_params profile_defaults, generation_defaults; /* layers 2 and 3 of the precedence */
     enum engine_device device;
     enum engine_residency residency;
-    int threads;            /* 0: all */
-    const char *trace;      /* directory or NULL */
-    int64_t max_pixels, max_steps, max_count; /* limits of the owner; 0: none beyond the field table's */
+    int threads;                              /* 0: all */
+    const char *trace;                        /* directory or NULL */
+    int64_t max_pixels, max_steps, max_count; /* the owner's limits; 0: only the field table's */
 };
 
 struct engine;
@@ -54,17 +54,17 @@ int engine_resolve(const struct engine *engine, struct kr_params *p, char *warni
 
 struct engine_progress {
     const char *stage; /* "encode", "denoise", "decode" */
-    int step, steps;   /* of the stage; steps is 1 for encode and decode of an untiled picture */
+    int step, steps;   /* of the stage; encode and decode have one */
     int image, count;
     double elapsed, remaining; /* seconds; remaining < 0: not known yet */
 };
 
 struct engine_image {
-    int index;           /* of count */
+    int index; /* of count */
     int64_t seed, width, height;
-    const void *png;     /* valid during the call */
+    const void *png; /* valid during the call */
     size_t png_size;
-    const char *kread;   /* the JSON of the PNG's text chunk */
+    const char *kread; /* the JSON of the PNG's text chunk */
 };
 
 /* One job's way out. All calls come on the worker thread, between engine_generate()'s start and
@@ -89,8 +89,8 @@ struct engine_times {
 int engine_generate(struct engine *engine, const struct engine_job *job, struct engine_times *times,
                     struct kr_err *err);
 
-/* The ids of `text` alone, without the template. ids[] is the caller's to free. `limit` is how many a
- * prompt may have; what is beyond it is cut. Pure computation; any thread. */
+/* The ids of `text` alone, without the template. ids[] is the caller's to free. `limit` is how many
+ * a prompt may have; what is beyond it is cut. Pure computation; any thread. */
 int engine_tokens(const struct engine *engine, const char *text, size_t length, int32_t **ids,
                   size_t *count, size_t *limit, struct kr_err *err);
 

@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * Memory: what a job will need, whether it fits, and what stays loaded between stages.
+ *
+ * A plan runs the job's own columns (work.c) on a device that only counts, so the number cannot
+ * drift from the code. It is made twice: when a request comes in, to refuse at once what can never
+ * fit, and when the job starts, because only then is it known what is free.
+ *
+ * Weights are mapped files. On the CPU their pages are the kernel's to keep or drop, so residency
+ * says what this process asks of it: `resident` keeps every file mapped in, `cached` gives a
+ * stage's pages back when the stage ends, `stream` gives the diffusion model's back after every
+ * step as well. In all three the pages may stay in the page cache while nobody else wants them.
+ */
+#include "daemon/engine/internal.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+const char *bytes_text(size_t bytes, char buf[16])
+{
+    if (bytes >= 10 * (size_t)1000 * 1000 * 1000)
+        snprintf(buf, 16, "%.1f GB", (double)bytes * 1e-9);
+    else if (bytes >= (size_t)1000 * 1000 * 1000)
+        snprintf(buf, 16, "%.2f GB", (double)bytes * 1e-9);
+    else if (bytes >= 1000 * 1000)
+        snprintf(buf, 16, "%.1f MB", (double)bytes * 1e-6);
+    else
+        snprintf(buf, 16, "%.1f kB", (double)bytes * 1e-3);
+    return buf;
+}
+
+double seconds_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+const char *residency_name(enum engine_residency residency)
+{
+    static const char *const names[] = {"auto", "resident", "cached", "stream"};
+
+    return names[residency];
+}
+
+/* ----------------------------------------------------------------------- planner ------ */
+
+void planner_free(struct planner *planner, const struct family *family)
+{
+    if (!planner)
+        return;
+    if (planner->model)
+        family->unbind(planner->model, planner->dev);
+    kr_device_close(planner->dev);
+    pthread_mutex_destroy(&planner->lock);
+    free(planner);
+}
+
+/* What a running job holds will be free again before the next one starts. */
+size_t plan_free_memory(const struct engine *e)
+{
+    if (e->planner->pretend_free)
+        return e->planner->pretend_free;
+    return kr_device_free_memory(e->planner->dev) + atomic_load(&e->in_use);
+}
+
+/* The arena's peak of a whole job. */
+static int peak(struct work *w, int64_t rows, size_t *bytes, struct kr_err *err)
+{
+    enum kr_fault fault;
+
+    kr_plan_begin(w->dev);
+    work_begin(w);
+    for (int side = 0; side < w->sides; side++)
+        work_encode(w, side, NULL);
+    work_picture(w);
+    work_step(w, 1, -1);
+    work_decode(w, rows);
+    fault = kr_device_sync(w->dev);
+    *bytes = kr_plan_end(w->dev);
+    if (fault == KR_FINE)
+        return 0;
+    return kr_fail(err, KR_BAD_FILE, "the model can't run this request: %s",
+                   kr_device_fault_text(w->dev));
+}
+
+/* Pixels as floats, as bytes, and as a PNG that does not compress. */
+static size_t host_bytes(const struct kr_params *p)
+{
+    return (size_t)(p->width * p->height) * 3 * (sizeof(float) + 1 + 2);
+}
+
+static int too_large(const struct work *w, const struct plan *plan, size_t free, struct kr_err *err)
+{
+    char need[16], have[16];
+
+    return kr_fail(err, KR_NO_MEMORY,
+                   "%" PRId64 "x%" PRId64 " with %zu prompt tokens needs %s of memory beside the "
+                   "model, even decoded in bands, and %s are free; ask for fewer pixels",
+                   w->p->width, w->p->height, work_tokens(w, 0),
+                   bytes_text(plan->arena + plan->host, need), bytes_text(free, have));
+}
+
+/* Bands of fewer rows save next to nothing: they are mostly margin. */
+enum { LEAST_ROWS = 8 };
+
+static int plan_rows(struct work *w, struct plan *plan, int64_t rows, struct kr_err *err)
+{
+    plan->rows = rows;
+    return peak(w, rows, &plan->arena, err);
+}
+
+static bool fits(const struct plan *plan, size_t free)
+{
+    return plan->arena + plan->host <= free;
+}
+
+/* Whole if that fits, else the largest of ever smaller bands that does. The smallest is tried
+ * before the others: if it is too large, all are, and that is said at once. */
+int plan_job(const struct engine *e, struct work *w, struct plan *plan, struct kr_err *err)
+{
+    size_t free = plan_free_memory(e);
+    int64_t rows = w->h;
+
+    *plan = (struct plan){.host = host_bytes(w->p)};
+    if (plan_rows(w, plan, 0, err) < 0)
+        return -1;
+    if (fits(plan, free))
+        return 0;
+    if (plan_rows(w, plan, LEAST_ROWS, err) < 0)
+        return -1;
+    if (!fits(plan, free))
+        return too_large(w, plan, free, err);
+    do {
+        rows = (rows + 1) / 2 > LEAST_ROWS ? (rows + 1) / 2 : LEAST_ROWS;
+        if (plan_rows(w, plan, rows, err) < 0)
+            return -1;
+    } while (!fits(plan, free));
+    return 0;
+}
+
+int plan_request(const struct engine *e, const struct kr_params *p, struct plan *plan,
+                 void (*look)(const struct work *w, void *user), void *user, struct kr_err *err)
+{
+    struct planner *planner = e->planner;
+    struct work w;
+    int rc;
+
+    pthread_mutex_lock(&planner->lock);
+    rc = work_init(&w, e->family, planner->model, planner->dev, p, err);
+    if (rc == 0) {
+        if (look)
+            look(&w, user);
+        rc = plan_job(e, &w, plan, err);
+    }
+    work_fini(&w);
+    pthread_mutex_unlock(&planner->lock);
+    return rc;
+}
+
+/* --------------------------------------------------------------------- residency ------ */
+
+/* What is left beside the weights for pictures of a megapixel or two. */
+#define JOB_ROOM ((size_t)2 << 30)
+
+void plan_residency(struct engine *e, enum engine_residency asked)
+{
+    size_t all = 0, largest = 0, free = plan_free_memory(e);
+    char a[16], b[16], c[16], d[16];
+
+    for (int i = 0; i < PARTS; i++) {
+        size_t bytes = weights_bytes(e->parts.file[i]);
+
+        all += bytes;
+        largest = bytes > largest ? bytes : largest;
+    }
+    e->residency = asked != ENGINE_AUTO         ? asked
+                   : all + JOB_ROOM <= free     ? ENGINE_RESIDENT
+                   : largest + JOB_ROOM <= free ? ENGINE_CACHED
+                                                : ENGINE_STREAM;
+    snprintf(
+        e->residency_why, sizeof(e->residency_why),
+        "%s: the files take %s in all, the largest of them %s, and of %s free %s are left to jobs",
+        asked == ENGINE_AUTO ? "chosen from free memory" : "set by the configuration",
+        bytes_text(all, a), bytes_text(largest, b), bytes_text(free, c), bytes_text(JOB_ROOM, d));
+}
+
+/* Where the default size is too large, the numbers so far still say what it would take. */
+static void find_default(const struct engine *e, struct plan *plan)
+{
+    struct kr_params p = {0};
+    char warning[256];
+
+    *plan = (struct plan){0};
+    if (kr_params_set_text(&p, KR_F_PROMPT, "", 0, NULL) == 0)
+        resolve_request(e, &p, warning, sizeof(warning), plan, NULL);
+    kr_params_fini(&p);
+}
+
+struct plan plan_default(const struct engine *e)
+{
+    struct planner *planner = e->planner;
+    struct plan plan;
+    bool known;
+
+    pthread_mutex_lock(&planner->lock);
+    known = planner->default_known;
+    plan = planner->default_plan;
+    pthread_mutex_unlock(&planner->lock);
+    if (known)
+        return plan;
+    find_default(e, &plan);
+    pthread_mutex_lock(&planner->lock);
+    planner->default_plan = plan;
+    planner->default_known = true;
+    pthread_mutex_unlock(&planner->lock);
+    return plan;
+}
+
+void plan_stage_begin(const struct engine *e, enum part part)
+{
+    weights_want(e->parts.file[part]);
+}
+
+void plan_stage_end(const struct engine *e, enum part part)
+{
+    if (e->residency != ENGINE_RESIDENT)
+        weights_release(e->parts.file[part]);
+}
