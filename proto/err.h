@@ -13,7 +13,7 @@
 enum kr_code {
     KR_OK = 0,
     KR_BAD_REQUEST, /* a field is unknown, has the wrong type or lies out of range */
-    KR_BAD_FRAME,   /* the bytes are no message of this protocol; the connection is closed after it */
+    KR_BAD_FRAME, /* the bytes are no message of this protocol; the connection is closed after it */
     KR_BAD_METHOD,  /* no such method */
     KR_BAD_VERSION, /* the other side speaks another version of the protocol */
     KR_BAD_FILE,    /* a model file, tokenizer or config file is damaged or not what it should be */

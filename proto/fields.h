@@ -34,11 +34,11 @@ enum kr_field_id {
 
 enum kr_field_type { KR_T_TEXT, KR_T_INT, KR_T_REAL, KR_T_CHOICE, KR_T_BOOL };
 
-enum kr_rng { KR_RNG_CUDA, KR_RNG_CPU };            /* order of the table's choices */
+enum kr_rng { KR_RNG_CUDA, KR_RNG_CPU }; /* order of the table's choices */
 enum kr_dialect { KR_DIALECT_KREA, KR_DIALECT_COMFYUI };
 
 struct kr_field {
-    const char *name;           /* as in a request and in the config: "shift_y1" */
+    const char *name; /* as in a request and in the config: "shift_y1" */
     enum kr_field_type type;
     const char *unit;           /* "pixels", "" where there is none */
     double min, max;            /* inclusive; of a text: bytes */
@@ -77,19 +77,28 @@ int kr_params_default(struct kr_params *p, const struct kr_params *defaults, str
 
 /* Sets one field from a text (command line, config file), checked against type and range. The error
  * names the field, what was given and what is allowed. */
-int kr_params_parse(struct kr_params *p, enum kr_field_id id, const char *text,
-                    struct kr_err *err);
+int kr_params_parse(struct kr_params *p, enum kr_field_id id, const char *text, struct kr_err *err);
 
-/* Sets one field from a typed value, checked the same way. */
+/* Sets one field from a typed value, checked the same way. _text is for KR_T_TEXT and KR_T_CHOICE
+ * and wants valid UTF-8 without NUL; an integer does for a real and the other way round. */
 int kr_params_set_text(struct kr_params *p, enum kr_field_id id, const char *text, size_t length,
-                       struct kr_err *err); /* KR_T_TEXT and KR_T_CHOICE; must be valid UTF-8 without NUL */
+                       struct kr_err *err);
 int kr_params_set_int(struct kr_params *p, enum kr_field_id id, int64_t value, struct kr_err *err);
 int kr_params_set_real(struct kr_params *p, enum kr_field_id id, double value, struct kr_err *err);
 int kr_params_set_bool(struct kr_params *p, enum kr_field_id id, bool value, struct kr_err *err);
 
+/* The refusal that the setters use: "steps is a list; it must be an integer from 1 to 1000". */
+int kr_params_refuse(enum kr_field_id id, const char *given, struct kr_err *err);
+
 /* The value as text (what kr_params_parse() reads back to the same value), snprintf-like. */
 int kr_params_format(const struct kr_params *p, enum kr_field_id id, char *buf, size_t size);
 
-bool kr_utf8_valid(const char *s, size_t length);
+bool kr_integral(double value); /* has the value of some int64_t */
+
+bool kr_utf8_valid(const char *s, size_t length); /* U+0000 is valid UTF-8 */
+
+/* Somebody's text in double quotes, for the middle of a sentence: cut after some fifty bytes, with
+ * control characters and invalid bytes written as \xNN. size >= 16. */
+void kr_quote(char *buf, size_t size, const char *text, size_t length);
 
 #endif
