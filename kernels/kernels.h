@@ -24,7 +24,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ------------------------------------------------------------------------------ element types -- */
+/* ----------------------------------------------------------------------- element types ------ */
 
 enum kr_dtype {
     KR_F32,
@@ -45,7 +45,7 @@ enum kr_dtype {
 size_t kr_dtype_size(enum kr_dtype dtype);
 const char *kr_dtype_name(enum kr_dtype dtype); /* as safetensors spells it: "BF16", "F8_E4M3" */
 
-/* -------------------------------------------------------------------------------- tensors ------ */
+/* ----------------------------------------------------------------------------- tensors ------ */
 
 enum { KR_MAX_RANK = 4 };
 
@@ -69,7 +69,7 @@ struct kr_tensor kr_slice(struct kr_tensor t, int64_t first, int64_t count);
 /* The same elements under other dimensions (0 ends the list); shares storage. */
 struct kr_tensor kr_reshape(struct kr_tensor t, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
 
-/* -------------------------------------------------------------------------------- weights ------ */
+/* ----------------------------------------------------------------------------- weights ------ */
 
 /* The matrix of a linear map, [out, in] row-major, exactly as a file stores it: data points into
  * the file's mapping and need not be aligned. The true weight is `scale` times the stored values;
@@ -78,9 +78,9 @@ struct kr_weight {
     const void *data;
     enum kr_dtype dtype; /* KR_F32, KR_BF16, KR_F16, KR_F8_E4M3, KR_F8_E5M2 */
     int64_t out, in;
-    float scale;            /* finite and not 0; 1 where the file has none */
-    struct kr_tensor bias;  /* F32 [out] in device memory; data == NULL: no bias */
-    int full_precision;     /* 1: the file asks that activations are not quantized for this product */
+    float scale;           /* finite and not 0; 1 where the file has none */
+    struct kr_tensor bias; /* F32 [out] in device memory; data == NULL: no bias */
+    int full_precision; /* 1: the file asks that activations are not quantized for this product */
 };
 
 /* The kernel of a 2-D convolution with stride 1 and "same" padding. On file [out, in, kh, kw], or
@@ -94,7 +94,7 @@ struct kr_conv {
     void *prepared;        /* the device's own form, made at first use; kr_conv_fini() frees it */
 };
 
-/* ---------------------------------------------------------------------------------- device ----- */
+/* ------------------------------------------------------------------------------ device ------ */
 
 enum kr_fault {
     KR_FINE = 0,
@@ -107,8 +107,16 @@ enum kr_fault {
 
 struct kr_device;
 
+/* Which instructions the CPU device may use at most; what the machine lacks is never used. */
+enum kr_isa { KR_ISA_BEST, KR_ISA_BASE, KR_ISA_AVX2, KR_ISA_AVX512, KR_ISA_AMX };
+
+/* What products take. BF16 is refused where neither AMX nor AVX512_BF16 can do it. */
+enum kr_compute { KR_COMPUTE_BEST, KR_COMPUTE_F32, KR_COMPUTE_BF16 };
+
 struct kr_device_options {
-    int threads; /* 0: all cores that the process may use */
+    int threads;             /* 0: all cores that the process may use */
+    enum kr_isa isa;         /* for tests: zero means the best there is */
+    enum kr_compute compute; /* likewise */
 };
 
 /* Opens the CPU device. Returns NULL and writes one sentence to why[size] when it can't. */
@@ -116,7 +124,7 @@ struct kr_device *kr_device_open_cpu(const struct kr_device_options *options, ch
                                      size_t size);
 void kr_device_close(struct kr_device *dev);
 
-const char *kr_device_name(const struct kr_device *dev); /* "cpu: 2 threads, bf16 (amx)" */
+const char *kr_device_name(const struct kr_device *dev);     /* "cpu: 2 threads, bf16 (amx)" */
 enum kr_dtype kr_compute_dtype(const struct kr_device *dev); /* what products take: BF16 or F32 */
 size_t kr_device_free_memory(const struct kr_device *dev);   /* bytes, measured now */
 
@@ -138,7 +146,7 @@ int kr_planning(const struct kr_device *dev);
 
 size_t kr_job_peak(const struct kr_device *dev); /* bytes of the arena used at most, this job */
 
-/* ----------------------------------------------------------------------------- allocation ------ */
+/* -------------------------------------------------------------------------- allocation ------ */
 
 /* From the job's arena, uninitialised (0 ends the dimensions). */
 struct kr_tensor kr_new(struct kr_device *dev, enum kr_dtype dtype, int64_t d0, int64_t d1,
@@ -156,9 +164,10 @@ struct kr_tensor kr_persist(struct kr_device *dev, const float *host, int64_t d0
 void kr_persist_free(struct kr_device *dev, struct kr_tensor *t);
 void kr_conv_fini(struct kr_device *dev, struct kr_conv *conv);
 
-/* ------------------------------------------------------------------------------ operations ----- */
+/* -------------------------------------------------------------------------- operations ------ */
 /* Unless said otherwise tensors may be F32 or BF16 each, sums are kept in F32, `out` must not
- * overlap an input, and a wrong shape is KR_FAULT_MISUSE with a text that names the operation. */
+ * overlap an input, and a wrong shape is KR_FAULT_MISUSE with a text that names the operation. The
+ * same call gives the same bytes, with any number of threads. */
 
 enum kr_act { KR_ACT_NONE, KR_ACT_GELU_TANH, KR_ACT_SILU };
 
@@ -208,42 +217,63 @@ void kr_head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tens
 enum kr_mask { KR_MASK_NONE, KR_MASK_CAUSAL };
 
 /* out[b, n, heads*d] = softmax(q k^T / sqrt(d)) v; q like out, k and v [b, m, kv_heads*d] (rank 2:
- * b = 1). Query head h uses kv head h * kv_heads / heads. Causal: query i sees keys <= i, n == m. */
+ * b = 1). Query head h uses kv head h * kv_heads / heads. Causal: query i sees keys <= i, and
+ * n == m. */
 void kr_attention(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
                   struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
                   enum kr_mask mask);
 
+/* out = silu(gate) * up; out may be gate or up. */
 void kr_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
-               struct kr_tensor up); /* silu(gate) * up; out may be gate or up */
-void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate); /* x *= s(gate) */
-void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);    /* out may be x */
-void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a,
-            struct kr_tensor b);                                                 /* out may be a or b */
-void kr_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x); /* y += a x */
-void kr_guide(struct kr_device *dev, struct kr_tensor v, struct kr_tensor uncond,
-              float guidance); /* v = v + guidance (v - uncond), F32 */
+               struct kr_tensor up);
+
+/* x *= sigmoid(gate) */
+void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate);
+
+/* out may be x. */
+void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
+
+/* out may be a or b. */
+void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b);
+
+/* y += a x */
+void kr_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x);
+
+/* v = v + guidance (v - uncond), F32 */
+void kr_guide(struct kr_device *dev, struct kr_tensor v, struct kr_tensor uncond, float guidance);
 
 /* out[n, cols] = sum over j of weight[j] x[n, j, cols]; x rank 3, weight F32 [taps]. */
 void kr_mix_taps(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                  struct kr_tensor weight);
 
-/* out F32 [1, dim]: cos(s f_k) for the first half, sin(s f_k) for the second, f_k = period^(-k / (dim/2)). */
+/* out F32 [1, dim]: cos(s f_k) in the first half, sin(s f_k) in the second, with
+ * f_k = period^(-k / (dim / 2)). */
 void kr_timestep(struct kr_device *dev, struct kr_tensor out, float s, float period);
 
-/* Latent z F32 [c, h, w] <-> tokens [h/2 * w/2, c * 4], token vector ordered (c, row, col), c slowest. */
+/* Latent z F32 [c, h, w] <-> tokens [h/2 * w/2, c * 4]; a token's vector is ordered (channel, row,
+ * column), channels slowest. */
 void kr_patchify(struct kr_device *dev, struct kr_tensor out, struct kr_tensor z);
 void kr_unpatchify(struct kr_device *dev, struct kr_tensor z, struct kr_tensor tokens);
 
-/* Pictures are [h, w, c] (channels fastest). */
-void kr_planes_to_pixels(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* [c,h,w] -> [h,w,c] */
-void kr_pixels_to_planes(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* [h,w,c] -> [c,h,w] */
+/* Pictures are [h, w, c], channels fastest: [c,h,w] to [h,w,c], and back. */
+void kr_planes_to_pixels(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
+void kr_pixels_to_planes(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
+
+/* out = x * scale + shift per column, scale and shift F32 [cols]; out may be x. */
 void kr_scale_shift(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                    struct kr_tensor scale, struct kr_tensor shift); /* per column; out may be x */
+                    struct kr_tensor scale, struct kr_tensor shift);
+
+/* out[h,w,out] of x[h,w,in], zeros beyond the border. A pixel comes out the same to the bit whether
+ * it is computed in the whole picture or in a band of its rows. */
 void kr_conv2d(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-               struct kr_conv *conv); /* out[h,w,out], x[h,w,in], zeros beyond the border */
+               struct kr_conv *conv);
+
+/* y += the same; y F32. */
 void kr_conv2d_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor x,
-                   struct kr_conv *conv); /* y += conv(x); y F32 */
-void kr_upsample2(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* nearest, [2h,2w,c] */
+                   struct kr_conv *conv);
+
+/* out[2h,2w,c] of x[h,w,c], nearest. */
+void kr_upsample2(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
 
 /* Sets KR_FAULT_NOT_FINITE with "WHAT has NaN or infinity" when x has one; `what` is a literal. */
 void kr_check_finite(struct kr_device *dev, struct kr_tensor x, const char *what);
