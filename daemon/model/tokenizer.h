@@ -13,12 +13,15 @@
 
 struct tokenizer;
 
+enum { TOKENIZER_MAX_TEXT = 4 << 20 }; /* bytes; far beyond any prompt */
+
 /* Reads vocab.json, merges.txt and tokenizer_config.json of a folder. The result is immutable and
  * may be used by any number of threads. */
 int tokenizer_open(const char *folder, struct tokenizer **tokenizer, struct kr_err *err);
 void tokenizer_close(struct tokenizer *tokenizer);
 
-/* The ids of text[length] (UTF-8; NULs are text like any other). The caller frees *ids. */
+/* The ids of text[length] (UTF-8; NULs are text like any other; no text, no ids). The caller frees
+ * *ids. Refused is what is no UTF-8 or longer than TOKENIZER_MAX_TEXT. */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
                      int32_t **ids, size_t *count, struct kr_err *err);
 

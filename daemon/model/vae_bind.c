@@ -52,11 +52,11 @@ static int read_sizes(struct vae *vae, const struct weights *w, struct kr_err *e
 static int check_conv2(const struct vae *vae, const struct weights *w, struct kr_err *err)
 {
     const unsigned char *bytes = vae->conv2.data;
-    size_t n =
-        (size_t)(vae->conv2.out * vae->conv2.in * vae->conv2.kt) * kr_dtype_size(vae->conv2.dtype);
+    size_t size = kr_dtype_size(vae->conv2.dtype);
+    size_t n = (size_t)(vae->conv2.out * vae->conv2.in * vae->conv2.kt) * size;
 
     for (size_t i = 0; i < n; i++)
-        if (bytes[i] != 0)
+        if (bytes[i] & (i % size == size - 1 ? 0x7f : 0xff)) /* but for the sign: -0 is 0 */
             return 0;
     return kr_fail(err, KR_BAD_FILE,
                    "%s: conv2.weight is all zeros, so every picture would be one flat colour; the "

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "proto/message.h"
+#include "proto/utf8.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -25,8 +26,7 @@ static void check(const struct kr_params *p)
                  {KR_F_SEED, -1, INT64_MAX}, {KR_F_COUNT, 1, 64},     {KR_F_PREVIEW, 0, 1000},
                  {KR_F_RNG, 0, 1},           {KR_F_DIALECT, 0, 1},    {KR_F_DETACH, 0, 1}};
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) {
-        int64_t v;
-        memcpy(&v, (const char *)p + kr_fields[whole[i].id].offset, sizeof v);
+        int64_t v = kr_params_int(p, whole[i].id);
         assert(!kr_has(p, whole[i].id) || (v >= whole[i].min && v <= whole[i].max));
     }
     assert(!kr_has(p, KR_F_CFG) || (p->cfg >= 0 && p->cfg <= 100));

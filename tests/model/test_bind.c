@@ -4,6 +4,7 @@
  * one sentence that names it; both runs of the binder (check only, and with a device) have to
  * agree.
  */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -409,6 +410,10 @@ static void test_vae_values(void **state)
 
     (void)state;
     edit_zero(e, "conv2.weight");
+    refuses(VAE, e, "conv2.weight", "zeros", NULL);
+    e = vae();
+    edit_drop(e, "conv2.weight");
+    edit_add(e, "conv2.weight", "[16,16,1,1,1]", INFINITY); /* zeros of both signs */
     refuses(VAE, e, "conv2.weight", "zeros", NULL);
     e = vae();
     edit_resize(e, "decoder.head.2.weight", "[12,4,3,3,3]");
