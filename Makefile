@@ -30,8 +30,12 @@ flags    := -std=c11 -D_GNU_SOURCE -I. -pthread -fno-strict-aliasing -fno-math-e
             -ffp-contract=off -DKR_VERSION='"$(VERSION)"' -DKR_PREFIX='"$(PREFIX)"' \
             $(warnings) $(sanitize) $(CFLAGS)
 
+# A line a command; V=1 shows the commands.
+brief = $(if $(V),,@echo "  $(1)  $@";)
+
 # What one folder adds to the flags, and what a room's library needs at link time.
-flags_kernels/cpu    := -O3 -fopenmp
+flags_kernels/cpu    := -O3 -fopenmp -Wno-psabi
+flags_tests/bench    := -fopenmp
 libs_proto           := $(call pkg,--libs $(msgpack))
 libs_kernels         := -ldnnl -fopenmp -lm
 libs_weights         := -ljansson $(libs_kernels) $(libs_proto)
@@ -46,10 +50,21 @@ archive  = $(B)/lib$(notdir $(1)).a
 rooms   := proto kernels kernels/cpu daemon/weights daemon/model daemon/engine daemon/server \
            tests/common
 
+# Two files that change only when what they hold does: other flags rebuild every object, and a source
+# that comes or goes rebuilds the archives.
+define stamp
+ifneq ($(2),$$(file <$(B)/$(1)))
+$$(shell mkdir -p $(B))
+$$(file >$(B)/$(1),$(2))
+endif
+endef
+$(eval $(call stamp,flags.stamp,$(strip $(CC) $(flags) $(foreach r,$(rooms),$(flags_$(r))))))
+$(eval $(call stamp,sources.stamp,$(strip $(foreach r,$(rooms) daemon client,$(wildcard $(r)/*.c)))))
+
 define room
-$(call archive,$(1)): $(call objects,$(1))
+$(call archive,$(1)): $(call objects,$(1)) $(B)/sources.stamp
 	@rm -f $$@
-	$$(AR) rcs $$@ $$^
+	@$$(AR) rcs $$@ $$(filter %.o,$$^)
 endef
 $(foreach r,$(rooms),$(eval $(call room,$(r))))
 
@@ -60,12 +75,12 @@ lib_model   := $(B)/libmodel.a $(lib_weights)
 lib_engine  := $(B)/libengine.a $(lib_model)
 lib_server  := $(B)/libserver.a $(lib_proto)
 
-$(B)/%.o: %.c Makefile
+$(B)/%.o: %.c $(B)/flags.stamp
 	@mkdir -p $(@D)
-	$(CC) $(flags) $(flags_$(patsubst %/,%,$(dir $<))) -MMD -MP -c $< -o $@
+	$(call brief,CC)$(CC) $(flags) $(flags_$(patsubst %/,%,$(dir $<))) -MMD -MP -c $< -o $@
 
 # $(call program,OBJECTS,ARCHIVES,LIBRARIES): the archives of a room and its backends name each other.
-program = $(CC) $(flags) $(1) -o $@ -Wl,--start-group $(2) -Wl,--end-group $(3)
+program = $(call brief,LD)$(CC) $(flags) $(1) -o $@ -Wl,--start-group $(2) -Wl,--end-group $(3)
 
 ## all: build kread and kreactl into build/
 .PHONY: all
@@ -146,7 +161,7 @@ fuzz:
 	@for f in $(wildcard tests/fuzz/fuzz_*.c); do \
 	    clang -std=c11 -D_GNU_SOURCE -I. -O1 -g -fsanitize=fuzzer,address,undefined $$f \
 	        $(wildcard proto/*.c daemon/weights/*.c daemon/model/tokenizer*.c kernels/*.c) \
-	        tests/fuzz/nodevice.c $(libs_model) -o $(B)/fuzz/$$(basename $$f .c) || exit 1; done
+        $(libs_model) -o $(B)/fuzz/$$(basename $$f .c) || exit 1; done
 
 # ----------------------------------------------------------------------------------- set-up -------
 ## deps: install the packages that build, tests and lint need (Debian, Ubuntu)
@@ -161,15 +176,20 @@ demo: deps
 	@demo/run $(B)
 
 ## install: into $(DESTDIR)$(PREFIX)
-.PHONY: install
+.PHONY: install install-files
 install: all
-	install -d $(DESTDIR)$(PREFIX)/{bin,share/kread/demo/tokenizer,share/doc/kread,lib/systemd/system}
-	install -m 755 $(B)/kread $(B)/kreactl $(DESTDIR)$(PREFIX)/bin/
-	install -m 644 demo/*.safetensors $(DESTDIR)$(PREFIX)/share/kread/demo/
-	install -m 644 demo/tokenizer/*.json demo/tokenizer/merges.txt $(DESTDIR)$(PREFIX)/share/kread/demo/tokenizer/
-	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md etc/kread.ini $(DESTDIR)$(PREFIX)/share/doc/kread/
+	$(MAKE) install-files
+at := $(DESTDIR)$(PREFIX)
+install-files:
+	install -d $(at)/bin $(at)/share/kread/demo/tokenizer $(at)/share/doc/kread \
+	    $(at)/lib/systemd/system $(at)/lib/sysusers.d
+	install -m 755 $(B)/kread $(B)/kreactl $(at)/bin/
+	install -m 644 demo/demo.ini demo/*.safetensors $(at)/share/kread/demo/
+	install -m 644 demo/tokenizer/*.json demo/tokenizer/merges.txt $(at)/share/kread/demo/tokenizer/
+	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md etc/kread.ini $(at)/share/doc/kread/
+	install -m 644 systemd/kread.sysusers $(at)/lib/sysusers.d/kread.conf
 	for unit in systemd/*.service systemd/*.socket; do \
-	    sed 's|@PREFIX@|$(PREFIX)|g' $$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$(basename $$unit); done
+	    sed 's|@PREFIX@|$(PREFIX)|g' $$unit >$(at)/lib/systemd/system/$$(basename $$unit); done
 
 ## clean: remove build/
 .PHONY: clean

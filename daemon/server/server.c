@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The loop and the daemon's life in phases: ready, draining (no new jobs, the running one may
+ * finish within stop_timeout and is cancelled then), closing (no jobs left; what was promised to
+ * clients is written, within a few seconds), closed. Everything moves on in advance(), which runs
+ * when the loop comes round after server_step(), so nothing is torn down under anybody's feet.
+ *
+ * A second signal shortens all of it: the running job is cancelled now and clients get a second.
+ * A worker that does not come back from a cancelled job within CANCEL_LIMIT is given up.
+ */
+#include <assert.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "daemon/server/conn.h"
+#include "daemon/server/state.h"
+
+enum {
+    CANCEL_LIMIT = 10000, /* milliseconds that a cancelled job may take to end */
+    FLUSH_LIMIT = 5000,   /* milliseconds that clients get to read their results at the end */
+    HURRY_LIMIT = 1000    /* both of them after a second signal */
+};
+
+void server_log(const struct server *server, enum server_level level, const char *format, ...)
+{
+    char line[1600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    server->options.hooks.log(level, line);
+}
+
+int server_admit(const struct server *server, struct kr_err *err)
+{
+    if (server->phase != PHASE_READY)
+        return kr_fail(err, KR_SHUTDOWN, "the daemon is stopping, try again when it is back");
+    if (server->jobs.active > server->options.queue_limit)
+        return kr_fail(err, KR_BUSY, "%lld jobs are waiting, no more are taken; try again later",
+                       (long long)server->options.queue_limit);
+    return 0;
+}
+
+void server_step(struct server *server)
+{
+    uv_async_send(&server->wake);
+}
+
+/* ---------------------------------------------------------------------------- stopping ------- */
+
+static void close_handle(uv_handle_t *handle)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+static void on_deadline(uv_timer_t *timer);
+
+static void set_deadline(struct server *server, int64_t milliseconds)
+{
+    uv_timer_start(&server->deadline, on_deadline, (uint64_t)milliseconds, 0);
+}
+
+static void give_up(struct server *server)
+{
+    server_log(server, SERVER_ERROR, "the running job did not end after it was cancelled");
+    server->end = SERVER_STUCK;
+    uv_stop(&server->loop);
+}
+
+static const int signal_numbers[SIGNALS] = {SIGTERM, SIGINT, SIGHUP};
+
+static void mask_signals(int how)
+{
+    sigset_t ours;
+    sigemptyset(&ours);
+    for (int i = 0; i < SIGNALS; i++)
+        sigaddset(&ours, signal_numbers[i]);
+    pthread_sigmask(how, &ours, NULL);
+}
+
+void server_block_signals(void)
+{
+    mask_signals(SIG_BLOCK);
+}
+
+static void close_all(struct server *server)
+{
+    struct conn *next;
+    server->phase = PHASE_CLOSED;
+    for (struct conn *conn = server->conns; conn; conn = next) {
+        next = conn->next;
+        conn_close(conn);
+    }
+    close_handle((uv_handle_t *)&server->listener);
+    close_handle((uv_handle_t *)&server->deadline);
+    close_handle((uv_handle_t *)&server->wake);
+    server_block_signals(); /* before libuv gives them back their deadly defaults */
+    for (int i = 0; i < SIGNALS; i++)
+        close_handle((uv_handle_t *)&server->signals[i]);
+}
+
+/* The running job is to end now. */
+static void cancel_running(struct server *server)
+{
+    for (struct job *job = server->jobs.first; job; job = job->next)
+        job_cancel(job);
+    set_deadline(server, server->hurry ? HURRY_LIMIT : CANCEL_LIMIT);
+}
+
+static void on_deadline(uv_timer_t *timer)
+{
+    struct server *server = timer->data;
+    struct job *job = jobs_running(server);
+    if (server->phase == PHASE_CLOSING)
+        close_all(server);
+    else if (job && atomic_load(&job->cancel))
+        give_up(server);
+    else
+        cancel_running(server);
+}
+
+void server_stop(struct server *server, const char *why)
+{
+    if (server->phase != PHASE_READY)
+        return;
+    server_log(server, SERVER_INFO, "stopping: %s", why);
+    server->options.hooks.stopping();
+    server->phase = PHASE_DRAINING;
+    jobs_refuse(server, "the daemon is stopping, try again when it is back");
+    set_deadline(server, server->options.stop_timeout * 1000);
+    server_step(server);
+}
+
+static void begin_closing(struct server *server)
+{
+    struct conn *next;
+    server->phase = PHASE_CLOSING;
+    worker_stop(&server->worker);
+    set_deadline(server, server->hurry ? HURRY_LIMIT : FLUSH_LIMIT);
+    for (struct conn *conn = server->conns; conn; conn = next) {
+        next = conn->next;
+        conn_finish(conn);
+    }
+}
+
+/* Goes from phase to phase as soon as nothing holds it back. */
+static void advance(struct server *server)
+{
+    if (server->phase == PHASE_READY && server->end == SERVER_DEVICE_LOST)
+        server_stop(server, "the device failed");
+    if (server->phase == PHASE_DRAINING && server->jobs.active == 0)
+        begin_closing(server);
+    if (server->phase == PHASE_CLOSING && !server->conns)
+        close_all(server);
+}
+
+static void tell_status(struct server *server)
+{
+    char line[sizeof server->told];
+    const struct job *job = jobs_running(server);
+    if (server->phase != PHASE_READY)
+        return;
+    if (job)
+        snprintf(line, sizeof line, "running job %llu, %lld waiting", (unsigned long long)job->id,
+                 (long long)server->jobs.active - 1);
+    else
+        snprintf(line, sizeof line, "ready, %lld jobs done", (long long)server->jobs.done);
+    if (strcmp(line, server->told) == 0)
+        return;
+    strcpy(server->told, line);
+    server->options.hooks.status(line);
+}
+
+static void on_wake(uv_async_t *wake)
+{
+    struct server *server = wake->data;
+    struct event *next, *event = NULL;
+    if (server->worker.running)
+        event = worker_events(&server->worker);
+    for (; event; event = next) {
+        next = event->next;
+        jobs_take(server, event);
+    }
+    jobs_trim(server);
+    advance(server);
+    tell_status(server);
+}
+
+/* ---------------------------------------------------------------------------- the outside ---- */
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct server *server = handle->data;
+    if (number == SIGHUP) {
+        server_log(server, SERVER_INFO,
+                   "SIGHUP: nothing to do, settings are read at start; restart to change them");
+    } else if (server->phase == PHASE_READY) {
+        server_stop(server, number == SIGINT ? "interrupted" : "terminated");
+    } else if (!server->hurry) {
+        server->hurry = true;
+        server_log(server, SERVER_INFO, "stopping at once");
+        if (server->phase == PHASE_DRAINING)
+            cancel_running(server);
+        else
+            set_deadline(server, HURRY_LIMIT);
+    }
+}
+
+static void on_client(uv_stream_t *listener, int status)
+{
+    struct server *server = listener->data;
+    if (status == 0)
+        conn_accept(server);
+    else
+        server_log(server, SERVER_WARN, "a client could not be accepted: %s", uv_strerror(status));
+}
+
+/* ---------------------------------------------------------------------------- open, run, close -
+ */
+
+static int start_handles(struct server *server, struct kr_err *err)
+{
+    struct listener *l = server->options.listener;
+    int rc = uv_async_init(&server->loop, &server->wake, on_wake);
+    assert(rc == 0); /* the loop's own first one was the one that could fail */
+    uv_timer_init(&server->loop, &server->deadline);
+    uv_pipe_init(&server->loop, &server->listener, 0);
+    server->wake.data = server->deadline.data = server->listener.data = server;
+    for (int i = 0; i < SIGNALS; i++) {
+        uv_signal_init(&server->loop, &server->signals[i]);
+        server->signals[i].data = server;
+        rc = rc ? rc : uv_signal_start(&server->signals[i], on_signal, signal_numbers[i]);
+    }
+    if (rc == 0)
+        rc = uv_pipe_open(&server->listener, l->fd);
+    if (rc == 0) {
+        l->fd = -1;
+        rc = uv_listen((uv_stream_t *)&server->listener, SOMAXCONN, on_client);
+    }
+    if (rc < 0)
+        return kr_fail(err, KR_IO, "cannot listen for clients: %s", uv_strerror(rc));
+    return 0;
+}
+
+int server_open(const struct server_options *options, struct server **result, struct kr_err *err)
+{
+    struct server *server = calloc(1, sizeof *server);
+    if (!server)
+        return kr_fail(err, KR_NO_MEMORY, "out of memory");
+    server->options = *options;
+    server->started_ns = uv_hrtime();
+    int rc = uv_loop_init(&server->loop);
+    if (rc < 0) {
+        free(server);
+        return kr_fail(err, KR_IO, "cannot start the event loop: %s", uv_strerror(rc));
+    }
+    if (start_handles(server, err) < 0 ||
+        worker_start(&server->worker, options->engine, options->output_dir, &server->wake, err) <
+            0) {
+        close_all(server);
+        uv_run(&server->loop, UV_RUN_DEFAULT);
+        server_close(server);
+        return -1;
+    }
+    *result = server;
+    return 0;
+}
+
+enum server_end server_run(struct server *server)
+{
+    mask_signals(SIG_UNBLOCK);
+    uv_run(&server->loop, UV_RUN_DEFAULT);
+    return server->end;
+}
+
+void server_close(struct server *server)
+{
+    if (!server)
+        return;
+    jobs_free(server);
+    int rc = uv_loop_close(&server->loop);
+    assert(rc == 0);
+    (void)rc;
+    free(server);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The demo profile is the embedded default: where no config file was named or found, and wherever
+ * `demo` is asked for by name and the user's file has no profile of that name. It is an ordinary
+ * config file, demo.ini, that lies beside the demo's model files, so nothing in the program knows
+ * its size or steps. It is looked for in $KREAD_DEMO_DIR and nowhere else if that is set; else in
+ * PREFIX/share/kread/demo, where `make install` puts it, and in ../demo seen from the executable,
+ * where it is in a build tree.
+ */
+#include "daemon/setup.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef KR_PREFIX
+#define KR_PREFIX "/usr/local"
+#endif
+
+static const char demo_name[] = "demo";
+
+/* --------------------------------------------------------------------------------- the demo --- */
+
+/* FOLDER/demo.ini if it is there; the caller frees. */
+static char *demo_in(const char *folder)
+{
+    char *path;
+    if (asprintf(&path, "%s/demo.ini", folder) < 0)
+        return NULL;
+    if (access(path, R_OK) == 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
+static char *demo_find(void)
+{
+    const char *named = getenv("KREAD_DEMO_DIR");
+    if (named && *named)
+        return demo_in(named);
+    char *path = demo_in(KR_PREFIX "/share/kread/demo");
+    if (path)
+        return path;
+    char folder[4096];
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - sizeof "/../demo");
+    char *slash = n > 0 ? memrchr(folder, '/', (size_t)n) : NULL;
+    if (!slash)
+        return NULL;
+    strcpy(slash, "/../demo");
+    return demo_in(folder);
+}
+
+/* -1: there is a demo but its file is bad. Without a demo nothing happens. */
+static int demo_load(struct setup *setup, struct kr_err *err)
+{
+    char *path = demo_find();
+    if (!path)
+        return 0;
+    int rc = config_load(path, &setup->demo, err);
+    free(path);
+    if (rc == 0)
+        setup->profile = config_profile(&setup->demo, demo_name);
+    return rc;
+}
+
+/* --------------------------------------------------------------------------------- choosing --- */
+
+static const char how_to[] =
+    "write a kread.ini with a [profile NAME] and default_profile = NAME (see kread.ini in kread's "
+    "documentation), or install the demo model";
+
+/* Says in setup->missing why there is no profile `name` (NULL: none was asked for). */
+static void explain_missing(struct setup *setup, const char *name)
+{
+    const struct config *config = &setup->config;
+    char list[200] = "";
+    for (size_t i = 0; i < config->profile_count; i++) {
+        size_t used = strlen(list);
+        snprintf(list + used, sizeof list - used, "%s%.60s", i ? ", " : "",
+                 config->profiles[i].name);
+    }
+    struct kr_err *err = &setup->missing;
+    const char *demo = getenv("KREAD_DEMO_DIR");
+    bool demo_wanted = name ? strcmp(name, demo_name) == 0 : !config->file;
+    if (demo_wanted && demo && *demo)
+        kr_fail(err, KR_BAD_CONFIG,
+                "KREAD_DEMO_DIR is %.160s, but there is no demo.ini in it: correct or unset it",
+                demo);
+    else if (!config->file && !name)
+        kr_fail(err, KR_BAD_CONFIG, "no profile is configured: %s", how_to);
+    else if (!config->file)
+        kr_fail(err, KR_BAD_CONFIG, "no config file was found, so there is no profile %.60s: %s",
+                name, how_to);
+    else if (name)
+        kr_fail(err, KR_BAD_CONFIG, "%.120s has no profile %.60s%s%s", config->file, name,
+                *list ? ", only " : " nor any other", list);
+    else if (!*list)
+        kr_fail(err, KR_BAD_CONFIG, "%.120s has no [profile NAME]: %s", config->file, how_to);
+    else
+        kr_fail(err, KR_BAD_CONFIG,
+                "no profile is chosen: give --profile, or default_profile in %.120s (it has %s)",
+                config->file, list);
+}
+
+static int choose_profile(struct setup *setup, struct kr_err *err)
+{
+    const struct settings *s = &setup->settings;
+    const char *name = s->profile ? s->profile : s->default_profile;
+    if (name)
+        setup->profile = config_profile(&setup->config, name);
+    bool demo = name ? strcmp(name, demo_name) == 0 : !setup->config.file;
+    if (!setup->profile && demo && demo_load(setup, err) < 0)
+        return -1;
+    if (!setup->profile)
+        explain_missing(setup, name);
+    return 0;
+}
+
+/* Where to listen. $KREAD_SOCKET stands between the command line and the file. */
+static char *choose_socket(const struct setup *setup, const char *on_argv)
+{
+    const char *variable = getenv("KREAD_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
+    char *path;
+    if (on_argv)
+        return strdup(on_argv);
+    if (variable && *variable)
+        return strdup(variable);
+    if (setup->config.settings.socket)
+        return strdup(setup->config.settings.socket);
+    if (!runtime || *runtime != '/')
+        return strdup("/run/kread/kread.sock");
+    return asprintf(&path, "%s/kread.sock", runtime) < 0 ? NULL : path;
+}
+
+int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
+{
+    *setup = (struct setup){0};
+    settings_defaults(&setup->settings);
+    char *file = NULL;
+    if (config_find(argv->config, &file, err) < 0 ||
+        (file && config_load(file, &setup->config, err) < 0)) {
+        free(file);
+        setup_close(setup);
+        return -1;
+    }
+    free(file);
+    setup->socket = choose_socket(setup, argv->socket);
+    settings_merge(&setup->settings, &setup->config.settings);
+    settings_merge(&setup->settings, argv);
+    if (!setup->socket)
+        kr_fail(err, KR_NO_MEMORY, "out of memory");
+    if (!setup->socket || choose_profile(setup, err) < 0) {
+        setup_close(setup);
+        return -1;
+    }
+    return 0;
+}
+
+void setup_close(struct setup *setup)
+{
+    settings_fini(&setup->settings);
+    config_fini(&setup->config);
+    config_fini(&setup->demo);
+    free(setup->socket);
+    setup->socket = NULL;
+}
+
+/* The file that the chosen profile stands in. */
+static const struct config *profile_file(const struct setup *setup)
+{
+    return config_profile(&setup->config, setup->profile->name) == setup->profile ? &setup->config
+                                                                                  : &setup->demo;
+}
+
+/* Says what a profile lacks; `also` marks keys that the command line gave. */
+static int complete(const char *file, const struct profile *p, uint64_t also, struct kr_err *err)
+{
+    for (int key = 0; key < PROFILE_KEYS; key++)
+        if (!profile_options[key].fallback && !((p->set | also) >> key & 1))
+            return kr_fail(err, KR_BAD_CONFIG, "%.200s:%d: [profile %.60s] has no %s", file,
+                           p->line, p->name, profile_options[key].name);
+    return 0;
+}
+
+static uint64_t overridden(const struct settings *s)
+{
+    return (s->diffusion_model ? 1u << P_DIFFUSION_MODEL : 0u) |
+           (s->text_encoder ? 1u << P_TEXT_ENCODER : 0u) | (s->vae ? 1u << P_VAE : 0u) |
+           (s->tokenizer ? 1u << P_TOKENIZER : 0u);
+}
+
+int setup_profile(const struct setup *setup, struct engine_config *engine, struct kr_err *err)
+{
+    const struct settings *s = &setup->settings;
+    const struct profile *p = setup->profile;
+    if (!p) {
+        *err = setup->missing;
+        return -1;
+    }
+    if (complete(profile_file(setup)->file, p, overridden(s), err) < 0)
+        return -1;
+    *engine = (struct engine_config){
+        .profile = p->name,
+        .architecture = profile_options[P_ARCHITECTURE].choices[p->architecture],
+        .variant = profile_options[P_VARIANT].choices[p->variant],
+        .diffusion_model = s->diffusion_model ? s->diffusion_model : p->diffusion_model,
+        .text_encoder = s->text_encoder ? s->text_encoder : p->text_encoder,
+        .vae = s->vae ? s->vae : p->vae,
+        .tokenizer = s->tokenizer ? s->tokenizer : p->tokenizer,
+        .text_encoder_without_vision = p->without_vision != 0,
+        .profile_defaults = p->defaults,
+        .generation_defaults = setup->config.generation,
+        .device = (enum engine_device)s->device,
+        .residency = (enum engine_residency)s->residency,
+        .threads = (int)s->threads,
+        .trace = s->trace,
+        .max_pixels = s->max_pixels,
+        .max_steps = s->max_steps,
+        .max_count = s->max_count,
+    };
+    return 0;
+}
+
+/* --------------------------------------------------------------------------- --check-config --- */
+
+static void note_missing(FILE *notes, const char *what, const char *path)
+{
+    if (path && access(path, R_OK) != 0)
+        fprintf(notes, "kread: note: %s %s: %s\n", what, path, strerror(errno));
+}
+
+int setup_check(const struct setup *setup, FILE *notes, struct kr_err *err)
+{
+    const struct config *config = &setup->config;
+    struct engine_config engine;
+    if (setup_profile(setup, &engine, err) < 0)
+        return -1;
+    for (size_t i = 0; i < config->profile_count; i++)
+        if (&config->profiles[i] != setup->profile &&
+            complete(config->file, &config->profiles[i], 0, err) < 0)
+            return -1;
+    note_missing(notes, "diffusion_model", engine.diffusion_model);
+    note_missing(notes, "text_encoder", engine.text_encoder);
+    note_missing(notes, "vae", engine.vae);
+    note_missing(notes, "tokenizer", engine.tokenizer);
+    note_missing(notes, "output_dir", setup->settings.output_dir);
+    return 0;
+}
+
+static void print_option(FILE *out, const struct option *option, const void *base)
+{
+    char value[4400];
+    option_format(option, base, value, sizeof value);
+    if (*value)
+        fprintf(out, "%s = %s\n", option->name, value);
+    else
+        fprintf(out, "; %s is not set\n", option->name);
+}
+
+/* A generation value as the profile and [generation] give it, in this order. */
+static void print_field(FILE *out, enum kr_field_id id, const struct kr_params *first,
+                        const struct kr_params *second)
+{
+    char value[512];
+    const struct kr_params *p = kr_has(first, id) ? first : second;
+    if (!kr_has(p, id))
+        fprintf(out, "; %s is not set: %s\n", kr_fields[id].name, kr_fields[id].fallback);
+    else if (kr_params_format(p, id, value, sizeof value) < (int)sizeof value)
+        fprintf(out, "%s = %s\n", kr_fields[id].name, value);
+    else
+        fprintf(out, "; %s is set, to a longer text than fits here\n", kr_fields[id].name);
+}
+
+void setup_print(const struct setup *setup, FILE *out)
+{
+    const struct settings *s = &setup->settings;
+    const struct config *config = &setup->config;
+    struct engine_config e;
+    fprintf(out, "; config file: %s\n[kread]\n", config->file ? config->file : "none");
+    for (int i = 0; i < SETTINGS; i++)
+        if (i == S_SOCKET)
+            fprintf(out, "socket = %s\n", setup->socket);
+        else if (i == S_DEFAULT_PROFILE)
+            fprintf(out, "default_profile = %s\n", setup->profile ? setup->profile->name : "");
+        else if (daemon_options[i].places & OPTION_FILE)
+            print_option(out, &daemon_options[i], s);
+    if (setup_profile(setup, &e, &(struct kr_err){0}) < 0)
+        return;
+    fprintf(out, "\n; from %s\n[profile %s]\n", profile_file(setup)->file, e.profile);
+    fprintf(out, "architecture = %s\nvariant = %s\n", e.architecture, e.variant);
+    fprintf(out, "diffusion_model = %s\ntext_encoder = %s\n", e.diffusion_model, e.text_encoder);
+    fprintf(out, "vae = %s\ntokenizer = %s\n", e.vae, e.tokenizer);
+    print_option(out, &profile_options[P_WITHOUT_VISION], setup->profile);
+    for (int id = 0; id < KR_FIELDS; id++)
+        if (kr_fields[id].in_config)
+            print_field(out, (enum kr_field_id)id, &e.profile_defaults, &e.generation_defaults);
+}
