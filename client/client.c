@@ -124,10 +124,8 @@ static int say_hello(struct client *c, const char *name, struct kr_err *err)
     const struct kr_value *result;
     uint32_t id = client_begin(c, KR_M_HELLO, &out);
     kr_out_map(&out, 2);
-    kr_out_key(&out, "version");
-    kr_out_int(&out, KR_PROTOCOL_VERSION);
-    kr_out_key(&out, "client");
-    kr_out_text(&out, name);
+    kr_out_pair_int(&out, "version", KR_PROTOCOL_VERSION);
+    kr_out_pair_text(&out, "client", name);
     return client_call(c, &out, id, &result, err);
 }
 

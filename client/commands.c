@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "client/text.h"
+#include "proto/utf8.h"
 
 /* ---------------------------------------------------------------------------------- shared --- */
 
@@ -167,8 +168,7 @@ static int ask(const struct cli *cli, enum kr_method method, int64_t job, struct
     uint32_t id = client_begin(*client, method, &out);
     kr_out_map(&out, job ? 1 : 0);
     if (job) {
-        kr_out_key(&out, "job");
-        kr_out_int(&out, job);
+        kr_out_pair_int(&out, "job", job);
     }
     return client_call(*client, &out, id, result, err);
 }
@@ -340,10 +340,8 @@ static int fetch_one(const struct cli *cli, struct client *client, int64_t index
     struct kr_out out;
     uint32_t id = client_begin(client, KR_M_FETCH, &out);
     kr_out_map(&out, 2);
-    kr_out_key(&out, "job");
-    kr_out_int(&out, cli->job);
-    kr_out_key(&out, "index");
-    kr_out_int(&out, index);
+    kr_out_pair_int(&out, "job", cli->job);
+    kr_out_pair_int(&out, "index", index);
     return client_call(client, &out, id, result, err);
 }
 
@@ -421,8 +419,7 @@ int command_tokens(const struct cli *cli, struct kr_err *err)
     if (rc == 0) {
         uint32_t id = client_begin(client, KR_M_TOKENS, &out);
         kr_out_map(&out, 1);
-        kr_out_key(&out, "text");
-        kr_out_text(&out, given);
+        kr_out_pair_text(&out, "text", given);
         rc = client_call(client, &out, id, &result, err);
     }
     if (rc == 0) {

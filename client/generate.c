@@ -98,8 +98,7 @@ static int ask_to_cancel(struct run *r, struct kr_err *err)
     struct kr_out out;
     client_begin(r->client, KR_M_CANCEL, &out);
     kr_out_map(&out, 1);
-    kr_out_key(&out, "job");
-    kr_out_int(&out, r->job);
+    kr_out_pair_int(&out, "job", r->job);
     return client_send(r->client, &out, err);
 }
 

@@ -14,16 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-/* Bytes of the valid UTF-8 character at s, 0 if there is none. */
-static size_t character(const char *s, size_t length)
-{
-    for (size_t n = 1; n <= 4 && n <= length; n++) {
-        if (kr_utf8_valid(s, n)) {
-            return n;
-        }
-    }
-    return 0;
-}
+#include "proto/utf8.h"
 
 /* Control characters (C0, DEL, C1) and the marks that turn a line's direction around. */
 static bool harmful(const char *text, size_t n)
@@ -38,7 +29,7 @@ static bool harmful(const char *text, size_t n)
 /* The next character at *at as it may be printed; buf gets it and *at moves on. */
 static void next_harmless(const char *text, size_t length, size_t *at, char buf[16])
 {
-    size_t n = character(text + *at, length - *at), used = 0;
+    size_t n = kr_utf8_decode(text + *at, length - *at, NULL), used = 0;
     if (n > 0 && !harmful(text + *at, n)) {
         memcpy(buf, text + *at, n);
         buf[n] = 0;
@@ -245,7 +236,7 @@ void json_string(FILE *out, const char *text, size_t length)
     fputc('"', out);
     for (size_t i = 0; i < length;) {
         unsigned char c = (unsigned char)text[i];
-        size_t n = character(text + i, length - i);
+        size_t n = kr_utf8_decode(text + i, length - i, NULL);
         if (c == '"' || c == '\\') {
             fprintf(out, "\\%c", c);
         } else if (c < 0x20 || c == 0x7f) {
@@ -263,12 +254,7 @@ void json_string(FILE *out, const char *text, size_t length)
 static void json_real(FILE *out, double real)
 {
     char text[40];
-    for (int precision = 15; precision <= 17; precision++) {
-        snprintf(text, sizeof text, "%.*g", precision, real);
-        if (strtod(text, NULL) == real) {
-            break;
-        }
-    }
+    kr_format_real(real, text, sizeof text);
     fputs(text, out);
 }
 

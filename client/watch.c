@@ -112,8 +112,7 @@ int command_watch(const struct cli *cli, struct kr_err *err)
     uint32_t id = client_begin(client, KR_M_WATCH, &out);
     kr_out_map(&out, cli->job ? 1 : 0);
     if (cli->job) {
-        kr_out_key(&out, "job");
-        kr_out_int(&out, cli->job);
+        kr_out_pair_int(&out, "job", cli->job);
     }
     int rc = client_call(client, &out, id, &result, err);
     if (rc == 0 && cli->json) {

@@ -25,10 +25,11 @@ def wrong_scenes(rng, scene):
     yield scene._replace(background=other(world.COLOURS, scene.background, *(o.colour for o in scene.objects)))
     a, b = scene.objects[0], scene.objects[-1]
     if scene.relation:
-        for relation in world.RELATIONS:
-            if relation != scene.relation:
+        same = a[:2] == b[:2]                           # then "left of" says what "right of" does
+        for relation, (dx, dy) in world.RELATIONS.items():
+            if relation != scene.relation and not (same and world.RELATIONS[scene.relation] == (-dx, -dy)):
                 yield world.two(scene.background, (a.colour, a.shape), relation, (b.colour, b.shape))
-        if a[:2] != b[:2]:
+        if not same:
             yield world.two(scene.background, (b.colour, b.shape), scene.relation, (a.colour, a.shape))
         yield world.one(scene.background, a.colour, a.shape)
     else:

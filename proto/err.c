@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Error codes and their wire names. The table is the only place where both stand side by side; a
- * code without a name does not compile.
+ * Error codes and their wire names. The table is the only place where both stand side by side. A
+ * code added at the end without a name does not compile; tests/proto asks each for its name.
  */
 #include "proto/err.h"
 
@@ -46,6 +46,20 @@ static void trim_partial_char(char *text, size_t length)
         text[start] = '\0';
 }
 
+/* The sentence quotes names from files and requests. Whatever they hold, it stays one line and
+ * moves no terminal's cursor: C0, DEL and C1 (in UTF-8, 0xc2 and a byte below 0xa0) become '?'. */
+static void blank_controls(char *text)
+{
+    unsigned char *c;
+
+    for (c = (unsigned char *)text; *c; c++) {
+        if (*c < 0x20 || *c == 0x7f)
+            *c = '?';
+        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
+            c[0] = c[1] = '?';
+    }
+}
+
 int kr_fail(struct kr_err *err, enum kr_code code, const char *format, ...)
 {
     va_list args;
@@ -62,6 +76,7 @@ int kr_fail(struct kr_err *err, enum kr_code code, const char *format, ...)
         err->text[0] = '\0';
     else if ((size_t)length >= sizeof err->text)
         trim_partial_char(err->text, sizeof err->text - 1);
+    blank_controls(err->text);
     return -1;
 }
 

@@ -36,7 +36,8 @@ struct kr_err {
     char text[480];
 };
 
-/* Fills err (which may be NULL) and returns -1, so that `return kr_fail(err, ...)` reads well. */
+/* Fills err (which may be NULL) and returns -1, so that `return kr_fail(err, ...)` reads well. The
+ * text is cut where it does not fit, and control characters in it become '?'. */
 int kr_fail(struct kr_err *err, enum kr_code code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

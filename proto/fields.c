@@ -5,7 +5,8 @@
  * end in kr_params_set_*() here, and every refusal is worded here, with the field's name, what was
  * given and what is allowed.
  *
- * A new generation value is one row of the table, one id and one member of struct kr_params.
+ * A new generation value is one row of the table, one id and one member of struct kr_params, and
+ * where a request may leave it out, a default in the model's family (daemon/engine).
  */
 #include "proto/fields.h"
 
@@ -18,6 +19,7 @@
 #include <string.h>
 
 #include "proto/message.h"
+#include "proto/utf8.h"
 
 static const char *const rng_choices[] = {"cuda", "cpu", NULL};
 static const char *const dialect_choices[] = {"krea", "comfyui", NULL};
@@ -45,7 +47,8 @@ const struct kr_field kr_fields[KR_FIELDS] = {
                    false, AT(seed)},
     [KR_F_COUNT] = {"count", KR_T_INT, "", 1, 64, NULL, "1",
                     "how many pictures; picture i uses seed + i", false, AT(count)},
-    [KR_F_MU] = {"mu", KR_T_REAL, "", -10, 10, NULL, "1.15 (turbo), from the picture's size (raw)",
+    [KR_F_MU] = {"mu", KR_T_REAL, "", -10, 10, NULL,
+                 "1.15 (turbo, and dialect comfyui), from the picture's size (raw)",
                  "shift of the schedule: higher spends more of the steps on the composition", true,
                  AT(mu)},
     [KR_F_SHIFT_Y1] = {"shift_y1", KR_T_REAL, "", -10, 10, NULL, "0.5",
@@ -54,7 +57,7 @@ const struct kr_field kr_fields[KR_FIELDS] = {
     [KR_F_SHIFT_Y2] = {"shift_y2", KR_T_REAL, "", -10, 10, NULL, "1.15",
                        "where mu comes from the size: mu at 6400 image tokens (1280 x 1280 pixels)",
                        true, AT(shift_y2)},
-    [KR_F_RNG] = {"rng", KR_T_CHOICE, "", 0, 1, rng_choices, "cuda",
+    [KR_F_RNG] = {"rng", KR_T_CHOICE, "", 0, 1, rng_choices, "cuda (krea), cpu (comfyui)",
                   "which of torch's generators the noise reproduces", true, AT(rng)},
     [KR_F_DIALECT] = {"dialect", KR_T_CHOICE, "", 0, 1, dialect_choices, "krea",
                       "whose rounding and defaults to follow where programs differ", true,
@@ -98,6 +101,27 @@ static char **at_text(const struct kr_params *p, enum kr_field_id id)
     return at(p, id);
 }
 
+int64_t kr_params_int(const struct kr_params *p, enum kr_field_id id)
+{
+    return *at_int(p, id);
+}
+
+double kr_params_real(const struct kr_params *p, enum kr_field_id id)
+{
+    return *at_real(p, id);
+}
+
+const char *kr_params_text(const struct kr_params *p, enum kr_field_id id)
+{
+    const char *const *choices = kr_fields[id].choices;
+    return choices != NULL ? choices[*at_int(p, id)] : *at_text(p, id);
+}
+
+static void mark(struct kr_params *p, enum kr_field_id id)
+{
+    p->set |= kr_bit(id);
+}
+
 void kr_params_fini(struct kr_params *p)
 {
     for (int i = 0; i < KR_FIELDS; i++) {
@@ -115,17 +139,17 @@ int kr_params_default(struct kr_params *p, const struct kr_params *defaults, str
             continue;
         }
         if (kr_fields[i].type == KR_T_TEXT) {
-            char *text = strdup(*at_text(defaults, i));
+            char *text = strdup(kr_params_text(defaults, i));
             if (text == NULL) {
                 return kr_fail(err, KR_NO_MEMORY, "no memory for %s", kr_fields[i].name);
             }
             *at_text(p, i) = text;
         } else if (kr_fields[i].type == KR_T_REAL) {
-            *at_real(p, i) = *at_real(defaults, i);
+            *at_real(p, i) = kr_params_real(defaults, i);
         } else {
-            *at_int(p, i) = *at_int(defaults, i);
+            *at_int(p, i) = kr_params_int(defaults, i);
         }
-        p->set |= UINT32_C(1) << i;
+        mark(p, i);
     }
     return 0;
 }
@@ -191,11 +215,6 @@ static int refuse_text(const struct kr_field *f, const char *text, size_t length
 }
 
 /* --------------------------------------------------------------------------------- setting --- */
-
-static void mark(struct kr_params *p, enum kr_field_id id)
-{
-    p->set |= UINT32_C(1) << id;
-}
 
 static int set_choice(struct kr_params *p, enum kr_field_id id, const char *text, size_t length,
                       struct kr_err *err)
@@ -369,8 +388,7 @@ int kr_params_parse(struct kr_params *p, enum kr_field_id id, const char *text, 
     return refuse_text(f, text, length, err);
 }
 
-/* The shortest of the three usual precisions that reads back to the same number. */
-static int format_real(double value, char *buf, size_t size)
+int kr_format_real(double value, char *buf, size_t size)
 {
     char text[40];
     for (int precision = 15; precision <= 17; precision++) {
@@ -390,54 +408,19 @@ int kr_params_format(const struct kr_params *p, enum kr_field_id id, char *buf, 
     }
     switch (f->type) {
     case KR_T_TEXT:
-        return snprintf(buf, size, "%s", *at_text(p, id));
-    case KR_T_REAL:
-        return format_real(*at_real(p, id), buf, size);
     case KR_T_CHOICE:
-        return snprintf(buf, size, "%s", f->choices[*at_int(p, id)]);
+        return snprintf(buf, size, "%s", kr_params_text(p, id));
+    case KR_T_REAL:
+        return kr_format_real(kr_params_real(p, id), buf, size);
     case KR_T_BOOL:
-        return snprintf(buf, size, "%s", *at_int(p, id) ? "true" : "false");
+        return snprintf(buf, size, "%s", kr_params_int(p, id) ? "true" : "false");
     case KR_T_INT:
         break;
     }
-    return snprintf(buf, size, "%" PRId64, *at_int(p, id));
+    return snprintf(buf, size, "%" PRId64, kr_params_int(p, id));
 }
 
-/* ----------------------------------------------------------------------------------- UTF-8 --- */
-
-/* Bytes of the valid character at s (RFC 3629: no overlong forms, no surrogates, up to U+10FFFF),
- * or 0. The second byte's range is what excludes all of that. */
-static size_t utf8_character(const unsigned char *s, size_t length)
-{
-    unsigned char c = s[0], low = 0x80, high = 0xbf;
-    size_t size = c < 0x80 ? 1 : c < 0xc2 ? 0 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : c < 0xf5 ? 4 : 0;
-    if (size == 0 || size > length) {
-        return 0;
-    }
-    low = c == 0xe0 ? 0xa0 : c == 0xf0 ? 0x90 : low;
-    high = c == 0xed ? 0x9f : c == 0xf4 ? 0x8f : high;
-    if (size > 1 && (s[1] < low || s[1] > high)) {
-        return 0;
-    }
-    for (size_t i = 2; i < size; i++) {
-        if ((s[i] & 0xc0) != 0x80) {
-            return 0;
-        }
-    }
-    return size;
-}
-
-bool kr_utf8_valid(const char *s, size_t length)
-{
-    for (size_t i = 0; i < length;) {
-        size_t size = utf8_character((const unsigned char *)s + i, length - i);
-        if (size == 0) {
-            return false;
-        }
-        i += size;
-    }
-    return true;
-}
+/* --------------------------------------------------------------------------------- quoting --- */
 
 /* U+0000 to U+001F, U+007F and U+0080 to U+009F: what a terminal may act upon. */
 static bool is_control(const unsigned char *s)
@@ -453,7 +436,7 @@ void kr_quote(char *buf, size_t size, const char *text, size_t length)
     buf[used++] = '"';
     while (i < length && i < SHOWN && used + 12 < size) {
         const unsigned char *s = (const unsigned char *)text + i;
-        size_t n = utf8_character(s, length - i);
+        size_t n = kr_utf8_decode(text + i, length - i, NULL);
         if (n == 0 || is_control(s)) {
             used += (size_t)snprintf(buf + used, size - used, "\\x%02x", *s);
             i += 1;

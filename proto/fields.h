@@ -52,7 +52,7 @@ struct kr_field {
 /* The values of one request, or of one layer of defaults. Only values whose bit is in `set` count.
  * Texts are owned: kr_params_fini() frees them. */
 struct kr_params {
-    uint32_t set; /* bit (1 << enum kr_field_id) */
+    uint32_t set; /* of kr_bit() */
     char *prompt, *negative;
     int64_t width, height, steps, seed, count, preview;
     double cfg, mu, shift_y1, shift_y2;
@@ -64,10 +64,21 @@ extern const struct kr_field kr_fields[KR_FIELDS];
 
 const struct kr_field *kr_field_find(const char *name, size_t length); /* NULL: no such field */
 
+static inline uint32_t kr_bit(enum kr_field_id id)
+{
+    return UINT32_C(1) << id;
+}
+
 static inline bool kr_has(const struct kr_params *p, enum kr_field_id id)
 {
     return p->set >> id & 1;
 }
+
+/* The value of a field, set or not, by what its type keeps: _int also for KR_T_BOOL and the number
+ * of a KR_T_CHOICE, _text also for the word of a KR_T_CHOICE. A text is p's, NULL if never set. */
+int64_t kr_params_int(const struct kr_params *p, enum kr_field_id id);
+double kr_params_real(const struct kr_params *p, enum kr_field_id id);
+const char *kr_params_text(const struct kr_params *p, enum kr_field_id id);
 
 void kr_params_fini(struct kr_params *p);
 int kr_params_copy(struct kr_params *to, const struct kr_params *from, struct kr_err *err);
@@ -95,7 +106,8 @@ int kr_params_format(const struct kr_params *p, enum kr_field_id id, char *buf, 
 
 bool kr_integral(double value); /* has the value of some int64_t */
 
-bool kr_utf8_valid(const char *s, size_t length); /* U+0000 is valid UTF-8 */
+/* The shortest of the usual precisions that reads back to the same number, snprintf-like. */
+int kr_format_real(double value, char *buf, size_t size);
 
 /* Somebody's text in double quotes, for the middle of a sentence: cut after some fifty bytes, with
  * control characters and invalid bytes written as \xNN. size >= 16. */

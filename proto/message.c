@@ -16,6 +16,8 @@
 
 #include <msgpack.h>
 
+#include "proto/utf8.h"
+
 static const char *const method_names[KR_METHODS] = {
     [KR_M_HELLO] = "hello",     [KR_M_GENERATE] = "generate", [KR_M_STATUS] = "status",
     [KR_M_JOBS] = "jobs",       [KR_M_WATCH] = "watch",       [KR_M_FETCH] = "fetch",

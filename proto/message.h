@@ -102,6 +102,12 @@ void kr_out_bool(struct kr_out *out, bool value);
 void kr_out_nil(struct kr_out *out);
 void kr_out_bytes(struct kr_out *out, const void *data, size_t size);
 
+/* One pair of a map. */
+void kr_out_pair_text(struct kr_out *out, const char *key, const char *value); /* NULL: nil */
+void kr_out_pair_int(struct kr_out *out, const char *key, int64_t value);
+void kr_out_pair_real(struct kr_out *out, const char *key, double value);
+void kr_out_pair_bool(struct kr_out *out, const char *key, bool value);
+
 bool kr_out_raw(struct kr_out *out, const void *data, size_t size); /* bytes as they are */
 
 /* A whole map of the set fields. */

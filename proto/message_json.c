@@ -13,6 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/utf8.h"
+
 enum { DEPTH = KR_MAX_DEPTH - 2 }; /* it will lie inside the response and its result */
 
 struct json {
@@ -57,73 +59,12 @@ static bool header_close(struct json *j, size_t place, uint64_t count)
 
 /* --------------------------------------------------------------------------------- strings --- */
 
-static bool hex4(struct json *j, uint32_t *code)
-{
-    *code = 0;
-    for (int i = 0; i < 4; i++) {
-        static const char digits[] = "0123456789abcdef";
-        char c = *j->at;
-        const char *found = c ? strchr(digits, c >= 'A' && c <= 'F' ? c + 32 : c) : NULL;
-        if (found == NULL) {
-            return false;
-        }
-        *code = *code << 4 | (uint32_t)(found - digits);
-        j->at++;
-    }
-    return true;
-}
-
-static bool put_code(struct json *j, uint32_t c)
-{
-    char s[4];
-    size_t n = 0;
-    if (c < 0x80) {
-        s[n++] = (char)c;
-    } else if (c < 0x800) {
-        s[n++] = (char)(0xc0 | c >> 6);
-    } else if (c < 0x10000) {
-        s[n++] = (char)(0xe0 | c >> 12);
-        s[n++] = (char)(0x80 | (c >> 6 & 0x3f));
-    } else {
-        s[n++] = (char)(0xf0 | c >> 18);
-        s[n++] = (char)(0x80 | (c >> 12 & 0x3f));
-        s[n++] = (char)(0x80 | (c >> 6 & 0x3f));
-    }
-    if (c >= 0x80) {
-        s[n++] = (char)(0x80 | (c & 0x3f));
-    }
-    return kr_out_raw(j->out, s, n);
-}
-
-/* After "\u": one code, or the two halves of a pair. Zero and half pairs are refused. */
-static bool json_unicode(struct json *j)
-{
-    uint32_t code, low;
-    if (!hex4(j, &code) || code == 0 || (code >= 0xdc00 && code < 0xe000)) {
-        return false;
-    }
-    if (code >= 0xd800 && code < 0xdc00) {
-        if (!accept(j, '\\') || !accept(j, 'u') || !hex4(j, &low) || low < 0xdc00 || low > 0xdfff) {
-            return false;
-        }
-        code = 0x10000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-    }
-    return put_code(j, code);
-}
-
 static bool json_escape(struct json *j)
 {
-    static const char names[] = "\"\\/bfnrt", values[] = "\"\\/\b\f\n\r\t";
-    char c = *j->at;
-    if (c == 0) {
-        return false;
-    }
-    j->at++;
-    if (c == 'u') {
-        return json_unicode(j);
-    }
-    const char *found = strchr(names, c);
-    return found != NULL && kr_out_raw(j->out, &values[found - names], 1);
+    char text[4];
+    size_t n, size = kr_utf8_unescape(j->at, text, &n);
+    j->at += size;
+    return size > 0 && kr_out_raw(j->out, text, n);
 }
 
 static bool json_string(struct json *j)
@@ -144,7 +85,7 @@ static bool json_string(struct json *j)
         if (*j->at == '"') {
             continue;
         }
-        if (!accept(j, '\\') || !json_escape(j)) { /* a bare control character, or the text's end */
+        if (*j->at != '\\' || !json_escape(j)) { /* a bare control character, or the text's end */
             return false;
         }
     }

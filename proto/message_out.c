@@ -11,6 +11,8 @@
 
 #include <msgpack.h>
 
+#include "proto/utf8.h"
+
 void kr_out_init(struct kr_out *out)
 {
     memset(out, 0, sizeof *out);
@@ -104,15 +106,11 @@ void kr_out_key(struct kr_out *out, const char *key)
 static void mend(char *text, size_t length)
 {
     for (size_t i = 0; i < length;) {
-        size_t n = 1;
-        while (n < 4 && n < length - i && !kr_utf8_valid(text + i, n)) {
-            n++;
-        }
-        if (kr_utf8_valid(text + i, n)) {
-            i += n;
-        } else {
+        size_t n = kr_utf8_decode(text + i, length - i, NULL);
+        if (n == 0) {
             text[i++] = '?';
         }
+        i += n;
     }
 }
 
@@ -177,6 +175,30 @@ void kr_out_bytes(struct kr_out *out, const void *data, size_t size)
     msgpack_pack_bin_body(&pk, data, size);
 }
 
+void kr_out_pair_text(struct kr_out *out, const char *key, const char *value)
+{
+    kr_out_key(out, key);
+    kr_out_text(out, value);
+}
+
+void kr_out_pair_int(struct kr_out *out, const char *key, int64_t value)
+{
+    kr_out_key(out, key);
+    kr_out_int(out, value);
+}
+
+void kr_out_pair_real(struct kr_out *out, const char *key, double value)
+{
+    kr_out_key(out, key);
+    kr_out_real(out, value);
+}
+
+void kr_out_pair_bool(struct kr_out *out, const char *key, bool value)
+{
+    kr_out_key(out, key);
+    kr_out_bool(out, value);
+}
+
 /* ------------------------------------------------------------------------------- envelopes --- */
 
 void kr_out_request(struct kr_out *out, uint32_t id, enum kr_method method)
@@ -199,10 +221,8 @@ void kr_out_result(struct kr_out *out, uint32_t id)
 void kr_out_error_map(struct kr_out *out, const struct kr_err *err)
 {
     kr_out_map(out, 2);
-    kr_out_key(out, "code");
-    kr_out_text(out, kr_code_name(err->code));
-    kr_out_key(out, "message");
-    kr_out_text(out, err->text);
+    kr_out_pair_text(out, "code", kr_code_name(err->code));
+    kr_out_pair_text(out, "message", err->text);
 }
 
 void kr_out_error(struct kr_out *out, uint32_t id, const struct kr_err *err)
@@ -226,28 +246,24 @@ void kr_out_notice(struct kr_out *out, const char *method)
 
 uint32_t kr_params_pairs(const struct kr_params *p, uint32_t skip)
 {
-    return (uint32_t)__builtin_popcount(p->set & ~skip & ((UINT32_C(1) << KR_FIELDS) - 1));
+    return (uint32_t)__builtin_popcount(p->set & ~skip & (kr_bit(KR_FIELDS) - 1));
 }
 
 void kr_out_fields(struct kr_out *out, const struct kr_params *p, uint32_t skip)
 {
     for (int i = 0; i < KR_FIELDS; i++) {
         const struct kr_field *f = &kr_fields[i];
-        if (!kr_has(p, i) || skip >> i & 1) {
+        if (!kr_has(p, i) || (skip & kr_bit(i))) {
             continue;
         }
-        const char *at = (const char *)p + f->offset;
-        kr_out_key(out, f->name);
-        if (f->type == KR_T_TEXT) {
-            kr_out_text(out, *(char *const *)(const void *)at);
+        if (f->type == KR_T_TEXT || f->type == KR_T_CHOICE) {
+            kr_out_pair_text(out, f->name, kr_params_text(p, i));
         } else if (f->type == KR_T_REAL) {
-            kr_out_real(out, *(const double *)(const void *)at);
+            kr_out_pair_real(out, f->name, kr_params_real(p, i));
         } else if (f->type == KR_T_BOOL) {
-            kr_out_bool(out, *(const int64_t *)(const void *)at != 0);
-        } else if (f->type == KR_T_CHOICE) {
-            kr_out_text(out, f->choices[*(const int64_t *)(const void *)at]);
+            kr_out_pair_bool(out, f->name, kr_params_int(p, i) != 0);
         } else {
-            kr_out_int(out, *(const int64_t *)(const void *)at);
+            kr_out_pair_int(out, f->name, kr_params_int(p, i));
         }
     }
 }

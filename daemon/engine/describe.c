@@ -6,7 +6,6 @@
 #include "daemon/engine/internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/engine/parts.h"
 #include "daemon/engine/report.h"
@@ -52,7 +51,7 @@ static void status(const struct engine *e, struct jsonout *j)
 static int profile(const struct engine *e, struct jsonout *j)
 {
     struct origin from = engine_origin(e);
-    uint32_t not_settings = UINT32_C(1) << KR_F_PROMPT;
+    uint32_t not_settings = kr_bit(KR_F_PROMPT);
     struct kr_params p = {0};
     struct kr_err err;
 
@@ -81,7 +80,7 @@ static int profile(const struct engine *e, struct jsonout *j)
     return 0;
 }
 
-static int write_description(const struct engine *e, const char *what, struct jsonout *j)
+static int write_description(const struct engine *e, enum engine_topic topic, struct jsonout *j)
 {
     const struct report report = {.family = e->family,
                                   .profile = e->profile,
@@ -89,16 +88,20 @@ static int write_description(const struct engine *e, const char *what, struct js
                                   .parts = &e->parts,
                                   .model = e->model};
 
-    if (strcmp(what, "inspect") == 0)
-        report_json(&report, j);
-    else if (strcmp(what, "profile") == 0)
-        return profile(e, j);
-    else
+    switch (topic) {
+    case ENGINE_STATUS:
         status(e, j);
+        break;
+    case ENGINE_INSPECT:
+        report_json(&report, j);
+        break;
+    case ENGINE_PROFILE:
+        return profile(e, j);
+    }
     return 0;
 }
 
-char *engine_describe(const struct engine *e, const char *what)
+char *engine_describe(const struct engine *e, enum engine_topic topic)
 {
     char *text = NULL;
     size_t size;
@@ -109,7 +112,7 @@ char *engine_describe(const struct engine *e, const char *what)
     if (!out)
         return NULL;
     jsonout_begin(&j, out);
-    rc = write_description(e, what, &j);
+    rc = write_description(e, topic, &j);
     if (fclose(out) != 0 || rc < 0) {
         free(text);
         return NULL;

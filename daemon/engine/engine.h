@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * One picture from request to PNG. The server opens one engine at start, then gives it one job at a
- * time from the worker thread. engine_open(), engine_generate(), engine_tokens() and engine_close()
- * are called by one thread at a time; engine_describe() may be called by any thread, any time
- * between open and close. Tests of the server link a fake with this same interface.
+ * time from the worker thread. engine_open(), engine_generate() and engine_close() are called by
+ * one thread at a time; engine_resolve(), engine_tokens() and engine_describe() may be called by
+ * any thread, any time between open and close, also during engine_generate(). Tests of the server
+ * link a fake with this same interface.
  */
 #ifndef KR_ENGINE_H
 #define KR_ENGINE_H
@@ -64,7 +65,6 @@ struct engine_image {
     int64_t seed, width, height;
     const void *png; /* valid during the call */
     size_t png_size;
-    const char *kread; /* the JSON of the PNG's text chunk */
 };
 
 /* One job's way out. All calls come on the worker thread, between engine_generate()'s start and
@@ -94,8 +94,13 @@ int engine_generate(struct engine *engine, const struct engine_job *job, struct 
 int engine_tokens(const struct engine *engine, const char *text, size_t length, int32_t **ids,
                   size_t *count, size_t *limit, struct kr_err *err);
 
-/* Facts for status, inspect and profile: JSON text, the caller frees it; NULL: no memory.
- * what: "status" (device, memory plan), "inspect" (files), "profile" (effective defaults). */
-char *engine_describe(const struct engine *engine, const char *what);
+enum engine_topic {
+    ENGINE_STATUS,  /* device, memory plan */
+    ENGINE_INSPECT, /* files */
+    ENGINE_PROFILE  /* effective defaults */
+};
+
+/* Facts as JSON text, the caller frees it; NULL: no memory. */
+char *engine_describe(const struct engine *engine, enum engine_topic topic);
 
 #endif

@@ -215,7 +215,7 @@ static int hand_over(struct run *r, int64_t seed, const char *kread, const char 
     const struct kr_params *p = r->job->params;
     const struct pngfile_text texts[2] = {{"parameters", parameters}, {"kread", kread}};
     struct engine_image image = {
-        .index = r->image, .seed = seed, .width = p->width, .height = p->height, .kread = kread};
+        .index = r->image, .seed = seed, .width = p->width, .height = p->height};
     double before = seconds_now();
     void *png;
     int rc;

@@ -10,29 +10,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-static uint32_t bit(enum kr_field_id id)
-{
-    return UINT32_C(1) << id;
-}
-
 void infotext_fields(struct jsonout *j, const struct kr_params *p, uint32_t except)
 {
     for (int id = 0; id < KR_FIELDS; id++) {
         const struct kr_field *f = &kr_fields[id];
-        const char *at = (const char *)p + f->offset;
 
-        if (!kr_has(p, id) || (except & bit(id)))
+        if (!kr_has(p, id) || (except & kr_bit(id)))
             continue;
-        if (f->type == KR_T_TEXT)
-            jsonout_text(j, f->name, *(char *const *)(const void *)at);
+        if (f->type == KR_T_TEXT || f->type == KR_T_CHOICE)
+            jsonout_text(j, f->name, kr_params_text(p, id));
         else if (f->type == KR_T_REAL)
-            jsonout_real(j, f->name, *(const double *)(const void *)at);
-        else if (f->type == KR_T_CHOICE)
-            jsonout_text(j, f->name, f->choices[*(const int64_t *)(const void *)at]);
+            jsonout_real(j, f->name, kr_params_real(p, id));
         else if (f->type == KR_T_BOOL)
-            jsonout_bool(j, f->name, *(const int64_t *)(const void *)at != 0);
+            jsonout_bool(j, f->name, kr_params_int(p, id) != 0);
         else
-            jsonout_int(j, f->name, *(const int64_t *)(const void *)at);
+            jsonout_int(j, f->name, kr_params_int(p, id));
     }
 }
 
@@ -45,7 +37,7 @@ static bool out_of_range(const struct kr_params *p)
 
 char *infotext_kread(const struct origin *from, const struct kr_params *p, int64_t seed)
 {
-    uint32_t except = bit(KR_F_PREVIEW) | bit(KR_F_DETACH);
+    uint32_t except = kr_bit(KR_F_PREVIEW) | kr_bit(KR_F_DETACH);
     struct kr_params one = *p; /* borrows the texts */
     char *text = NULL;
     size_t size;
@@ -56,10 +48,10 @@ char *infotext_kread(const struct origin *from, const struct kr_params *p, int64
         return NULL;
     one.seed = seed;
     one.count = 1;
-    one.set |= bit(KR_F_SEED) | bit(KR_F_COUNT);
+    one.set |= kr_bit(KR_F_SEED) | kr_bit(KR_F_COUNT);
     jsonout_begin(&j, out);
     jsonout_open(&j, NULL, '{');
-    infotext_fields(&j, &one, out_of_range(p) ? except | bit(KR_F_MU) : except);
+    infotext_fields(&j, &one, out_of_range(p) ? except | kr_bit(KR_F_MU) : except);
     jsonout_text(&j, "profile", from->profile);
     jsonout_text(&j, "architecture", from->architecture);
     jsonout_text(&j, "variant", from->variant);

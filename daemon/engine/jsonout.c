@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/engine/utf8.h"
+#include "proto/fields.h"
+#include "proto/utf8.h"
 
 void jsonout_begin(struct jsonout *j, FILE *out)
 {
@@ -44,7 +45,7 @@ static void put_string(FILE *out, const char *s)
 {
     fputc('"', out);
     while (*s)
-        put_code_point(out, utf8_next(&s));
+        put_code_point(out, kr_utf8_next(&s));
     fputc('"', out);
 }
 
@@ -87,7 +88,6 @@ void jsonout_int(struct jsonout *j, const char *key, int64_t value)
     fprintf(j->out, "%" PRId64, value);
 }
 
-/* The shortest of the usual precisions that reads back to the same number. */
 void jsonout_real(struct jsonout *j, const char *key, double value)
 {
     char text[40];
@@ -97,11 +97,7 @@ void jsonout_real(struct jsonout *j, const char *key, double value)
         fputs("null", j->out);
         return;
     }
-    for (int precision = 6; precision <= 17; precision++) {
-        snprintf(text, sizeof(text), "%.*g", precision, value);
-        if (strtod(text, NULL) == value)
-            break;
-    }
+    kr_format_real(value, text, sizeof(text));
     fputs(text, j->out);
 }
 

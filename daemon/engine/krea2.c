@@ -30,6 +30,9 @@ struct model {
     struct prompt_template template;
 };
 
+/* Rows of the embedding that no token has: published files pad the matrix by a few hundred. */
+enum { SPARE_ROWS = 2048 };
+
 static const char *const variants[] = {"turbo", "raw", NULL};
 
 /* ------------------------------------------------------------------------ values ------ */
@@ -38,7 +41,7 @@ static void set_int(struct kr_params *p, enum kr_field_id id, int64_t *at, int64
 {
     if (!kr_has(p, id)) {
         *at = value;
-        p->set |= UINT32_C(1) << id;
+        p->set |= kr_bit(id);
     }
 }
 
@@ -46,7 +49,7 @@ static void set_real(struct kr_params *p, enum kr_field_id id, double *at, doubl
 {
     if (!kr_has(p, id)) {
         *at = value;
-        p->set |= UINT32_C(1) << id;
+        p->set |= kr_bit(id);
     }
 }
 
@@ -167,6 +170,13 @@ static int check_tokenizer(const struct model *m, const struct parts *parts, str
             err, KR_BAD_FILE,
             "%s/vocab.json and its added tokens go up to id %zu, but embed_tokens.weight "
             "of %s has %" PRId64 " rows; use the tokenizer that belongs to it",
+            parts->tokenizer_name, vocabulary - 1, weights_name(parts->file[PART_TEXT_ENCODER]),
+            m->text.vocabulary);
+    if (vocabulary + SPARE_ROWS < (size_t)m->text.vocabulary)
+        return kr_fail(
+            err, KR_BAD_FILE,
+            "%s/vocab.json and its added tokens end at id %zu, but embed_tokens.weight of "
+            "%s has %" PRId64 " rows; use the tokenizer that belongs to it",
             parts->tokenizer_name, vocabulary - 1, weights_name(parts->file[PART_TEXT_ENCODER]),
             m->text.vocabulary);
     return 0;

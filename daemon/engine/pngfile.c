@@ -17,7 +17,7 @@
 
 #include <png.h>
 
-#include "daemon/engine/utf8.h"
+#include "proto/utf8.h"
 
 enum { LEVEL = 2, FILTER = PNG_FILTER_AVG };
 
@@ -37,7 +37,7 @@ struct encoder {
 static bool fits_latin1(const char *text)
 {
     while (*text) {
-        uint32_t c = utf8_next(&text);
+        uint32_t c = kr_utf8_next(&text);
 
         if (c > 0xff || (c >= 0x7f && c < 0xa0) || (c < 0x20 && c != '\n'))
             return false;
@@ -48,7 +48,7 @@ static bool fits_latin1(const char *text)
 static void to_latin1(char *out, const char *text)
 {
     while (*text)
-        *out++ = (char)utf8_next(&text);
+        *out++ = (char)kr_utf8_next(&text);
     *out = '\0';
 }
 

@@ -19,19 +19,14 @@
 
 /* ------------------------------------------------------------------------ layers ------ */
 
-static uint32_t bit(enum kr_field_id id)
-{
-    return UINT32_C(1) << id;
-}
-
 static int add_layer(struct kr_params *p, const struct kr_params *layer, struct kr_err *err)
 {
     struct kr_params rest = *layer; /* borrows the texts */
 
     if (kr_has(p, KR_F_SHIFT_Y1) || kr_has(p, KR_F_SHIFT_Y2))
-        rest.set &= ~bit(KR_F_MU);
+        rest.set &= ~kr_bit(KR_F_MU);
     if (kr_has(p, KR_F_MU))
-        rest.set &= ~(bit(KR_F_SHIFT_Y1) | bit(KR_F_SHIFT_Y2));
+        rest.set &= ~(kr_bit(KR_F_SHIFT_Y1) | kr_bit(KR_F_SHIFT_Y2));
     return kr_params_default(p, &rest, err);
 }
 
@@ -47,7 +42,7 @@ int resolve_defaults(const struct engine *e, struct kr_params *p, struct kr_err 
         return -1;
     if (!kr_has(p, KR_F_DIALECT)) {
         p->dialect = KR_DIALECT_KREA;
-        p->set |= bit(KR_F_DIALECT);
+        p->set |= kr_bit(KR_F_DIALECT);
     }
     e->family->defaults(e->variant, p);
     return 0;
@@ -127,7 +122,7 @@ static int choose_seed(struct kr_params *p, struct kr_err *err)
         return kr_fail(err, KR_IO, "no random seed could be had from the kernel: %s; give one",
                        strerror(errno));
     p->seed = random;
-    p->set |= bit(KR_F_SEED);
+    p->set |= kr_bit(KR_F_SEED);
     return 0;
 }
 
@@ -138,7 +133,7 @@ static void settle_mu(const struct engine *e, struct kr_params *p, struct warnin
 
     if (!kr_has(p, KR_F_MU)) {
         p->mu = mu;
-        p->set |= bit(KR_F_MU);
+        p->set |= kr_bit(KR_F_MU);
     } else if (kr_has(p, KR_F_SHIFT_Y1) || kr_has(p, KR_F_SHIFT_Y2)) {
         if (!line || mu != p->mu)
             warn(warning, "mu is given, so shift_y1 and shift_y2 have no effect");

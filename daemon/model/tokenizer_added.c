@@ -86,8 +86,7 @@ static int check_named(const struct added *added, const struct json_node *config
     return 0;
 }
 
-/* ------------------------------------------------------------------------ the added tokens -----
- */
+/* ------------------------------------------------------------------------- the added tokens --- */
 
 /* The id that an object's name spells, in the one way that JSON spells it; -1 if it is none. */
 static int32_t read_id(const char *name)

@@ -83,8 +83,7 @@ static uint32_t find_rank(const struct bpe *bpe, int32_t left, int32_t right)
     return find_slot(bpe, left, right)->next_rank - 1; /* empty: BPE_NO_RANK */
 }
 
-/* ----------------------------------------------------------------------------- the workspace ----
- */
+/* ---------------------------------------------------------------------------- the workspace --- */
 
 int ids_reserve(struct ids *ids, size_t room)
 {

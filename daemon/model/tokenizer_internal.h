@@ -15,8 +15,7 @@
 #include "daemon/model/tokenizer_bpe.h"
 #include "daemon/model/tokenizer_text.h"
 
-/* ------------------------------------------------------------------------------- the files -----
- */
+/* -------------------------------------------------------------------------------- the files --- */
 
 struct file_text {
     char *text; /* length bytes and a NUL */
@@ -37,8 +36,7 @@ struct quoted {
 
 struct quoted quote(const char *string, size_t length);
 
-/* -------------------------------------------------------------------------- the vocabulary -----
- */
+/* --------------------------------------------------------------------------- the vocabulary --- */
 
 struct vocab_entry {
     const char *name; /* in the file's text, not terminated */
@@ -62,8 +60,7 @@ int32_t vocab_find(const struct vocab *vocab, const char *name, size_t length); 
 int merges_read(struct bpe *bpe, const struct vocab *vocab, const struct file_text *text,
                 bool *made, struct kr_err *err);
 
-/* ------------------------------------------------------------------------- the added tokens ----
- */
+/* ------------------------------------------------------------------------- the added tokens --- */
 
 struct added_token {
     char *content;
@@ -85,8 +82,7 @@ void added_fini(struct added *added);
 /* The longest added token that text[length] begins with, NULL if there is none. */
 const struct added_token *added_match(const struct added *added, const char *text, size_t length);
 
-/* ------------------------------------------------------------------------------ the whole ------
- */
+/* -------------------------------------------------------------------------------- the whole --- */
 
 struct tokenizer {
     struct bpe bpe;

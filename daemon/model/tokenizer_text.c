@@ -138,8 +138,7 @@ int text_normalize(const char *text, size_t length, char **out, size_t *out_leng
     return *out ? 0 : -1;
 }
 
-/* ----------------------------------------------------------------------------- the pattern -----
- */
+/* ------------------------------------------------------------------------------ the pattern --- */
 
 /* The published pattern is
  *

@@ -25,8 +25,7 @@ struct vocab_slot {
     uint32_t entry; /* index + 1; 0: empty */
 };
 
-/* ------------------------------------------------------------------------------ vocab.json -----
- */
+/* ------------------------------------------------------------------------------- vocab.json --- */
 
 static uint64_t name_word(const char *name, size_t length)
 {

@@ -88,14 +88,3 @@ void weights_release(const struct weights *weights)
     stop(weights->prefetch);
     madvise(weights->st.map, weights->st.size, MADV_DONTNEED);
 }
-
-void weights_release_range(const void *from, size_t bytes)
-{
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t begin = ((uintptr_t)from + page - 1) / page * page;
-    uintptr_t end = ((uintptr_t)from + bytes) / page * page;
-
-    /* Only whole pages: what shares one with a neighbour stays for the neighbour. */
-    if (begin < end)
-        madvise((void *)begin, end - begin, MADV_DONTNEED);
-}

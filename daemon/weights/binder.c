@@ -258,13 +258,10 @@ void bind_linear_bias(struct binder *b, struct kr_weight *w, int64_t out, int64_
     char name[ST_MAX_NAME];
     va_list args;
 
-    memset(w, 0, sizeof *w);
-    if (b->failed)
-        return;
     va_start(args, layer);
     format_name(name, layer, args);
     va_end(args);
-    bind_matrix(b, w, out, in, name);
+    bind_linear(b, w, out, in, "%s", name);
     bind_bias(b, &w->bias, out, name);
 }
 

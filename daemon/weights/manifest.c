@@ -2,10 +2,12 @@
  *
  * Which layers of a file are quantized, and how. Files say it in three ways:
  *
- *   header   __metadata__._quantization_metadata = {"layers": {LAYER: {"format": ...}}}, a text in
- * JSON tensor   LAYER.comfy_quant, U8, the same {"format": ...} as bytes, sometimes padded with
- * NULs marker   the older spelling: one tensor `scaled_fp8` (its type says which FP8, two elements
- * ask for full precision everywhere) and LAYER.scale_weight instead of LAYER.weight_scale
+ * - The header: __metadata__._quantization_metadata is a text in JSON,
+ *   {"layers": {LAYER: {"format": ...}}}.
+ * - A tensor beside the layer: LAYER.comfy_quant, U8, has the same {"format": ...} as bytes,
+ *   sometimes padded with NULs.
+ * - The older spelling, by a marker: one tensor scaled_fp8 (its type says which FP8, two elements
+ *   ask for full precision everywhere), and LAYER.scale_weight instead of LAYER.weight_scale.
  *
  * Layer names in the header carry the prefix of the tensors or not, whatever the tensors do. Two
  * declarations of one layer must agree. Formats that kread does not read are refused here, before a

@@ -92,6 +92,11 @@ static void explain(const char *text, size_t size, const json_error_t *error, ch
     struct scan before = scan_text(text, at < size ? at : size);
 
     strict_json_printable(reason, sizeof reason, error->text, strlen(error->text));
+    if (json_error_code(error) == json_error_duplicate_key && before.string) {
+        /* jansson itself names short keys only */
+        strict_json_printable(key, sizeof key, before.string, before.string_length);
+        snprintf(reason, sizeof reason, "duplicate object key %s", key);
+    }
     if (before.key && before.depth > 1) {
         strict_json_printable(key, sizeof key, before.key, before.key_length);
         snprintf(why, why_size, "%s, in the entry of %s", reason, key);

@@ -54,8 +54,6 @@ int weights_summary(const struct weights *weights, char *buf, size_t size);
  * process). Called by the thread that uses the file. */
 void weights_want(const struct weights *weights);
 void weights_release(const struct weights *weights);
-/* The same for one mapped tensor (residency stream). */
-void weights_release_range(const void *from, size_t bytes);
 
 /* ------------------------------------------------------------------------------ binding ------ */
 

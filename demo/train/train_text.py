@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Second training: the text encoder, alone. From every tap, the last five tokens (the template's suffix) must tell
-what the caption says: a linear layer per tap guesses it. So whatever reads the taps finds it there at once. Afterwards `widen`
-teaches it other ways to say the same (capitals, full stops, "big", no background, ...), with the same taps."""
+what the caption says: a linear layer per tap guesses it. So whatever reads the taps finds it there at once.
+Afterwards `widen` teaches it other ways to say the same (capitals, "big", no background, ...), with the same taps."""
 import copy
 import os
 import random

@@ -12,6 +12,8 @@
 #include <cmocka.h>
 #include <jansson.h>
 
+#include "tests/engine/png_read.h"
+
 void rig_init(struct rig *rig, const char *folder)
 {
     static const char *const names[4] = {"dit.safetensors", "te.safetensors", "vae.safetensors",
@@ -76,6 +78,7 @@ static void on_progress(void *user, const struct engine_progress *p)
 static int on_image(void *user, const struct engine_image *image, struct kr_err *err)
 {
     struct client *client = user;
+    struct png_read png;
 
     if (client->refuse_image)
         return kr_fail(err, KR_IO, "the client is full");
@@ -84,7 +87,9 @@ static int on_image(void *user, const struct engine_image *image, struct kr_err 
     client->image[client->images].png = malloc(image->png_size);
     memcpy(client->image[client->images].png, image->png, image->png_size);
     client->image[client->images].size = image->png_size;
-    client->image[client->images].kread = strdup(image->kread);
+    png_read_init(&png, image->png, image->png_size);
+    client->image[client->images].kread = strdup(png_read_text(&png, "kread"));
+    png_read_fini(&png);
     client->image[client->images].seed = image->seed;
     client->images++;
     return 0;

@@ -122,7 +122,6 @@ static void test_chunk_of_defaults(void **state)
     kr_params_set_text(&p, KR_F_PROMPT, "\xe6\x97\xa5\xe6\x9c\xac", 6, NULL);
     run(&a, rig.engine, &p);
     png_read_init(&png, a.image[0].png, a.image[0].size);
-    assert_string_equal(png_read_text(&png, "kread"), a.image[0].kread);
     assert_string_equal(png_read_chunk(&png, "kread"), "tEXt");
     assert_string_equal(png_read_chunk(&png, "parameters"), "iTXt");
     assert_int_equal(png.width, 80);
@@ -324,7 +323,6 @@ struct asker {
 static void *keep_asking(void *arg)
 {
     struct asker *asker = arg;
-    static const char *const what[] = {"status", "inspect", "profile"};
 
     while (!atomic_load(&asker->stop)) {
         struct kr_params p = params_of("a cat", 16 + asker->rounds % 3 * 16, 48, 2);
@@ -336,7 +334,7 @@ static void *keep_asking(void *arg)
         assert_int_equal(engine_resolve(asker->engine, &p, warning, sizeof(warning), &err), 0);
         assert_int_equal(engine_tokens(asker->engine, "a cat", 5, &ids, &count, &limit, &err), 0);
         free(ids);
-        free(engine_describe(asker->engine, what[asker->rounds++ % 3]));
+        free(engine_describe(asker->engine, (enum engine_topic)(asker->rounds++ % 3)));
         kr_params_fini(&p);
     }
     return NULL;

@@ -160,9 +160,9 @@ static int depth(const json_t *value)
     return json_is_object(value) || json_is_array(value) ? most + 1 : 0;
 }
 
-static json_t *described(const struct engine *engine, const char *what)
+static json_t *described(const struct engine *engine, enum engine_topic topic)
 {
-    char *text = engine_describe(engine, what);
+    char *text = engine_describe(engine, topic);
     json_t *root = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
 
     assert_non_null(root);
@@ -247,12 +247,12 @@ static void test_describe(void **state)
     kr_params_set_int(&rig.config.profile_defaults, KR_F_HEIGHT, 32, NULL);
     rig_open(&rig);
 
-    root = described(rig.engine, "inspect");
+    root = described(rig.engine, ENGINE_INSPECT);
     check_files(root);
     assert_null(json_object_get(json_object_get(root, "vae"), "path"));
     json_decref(root);
 
-    root = described(rig.engine, "profile");
+    root = described(rig.engine, ENGINE_PROFILE);
     assert_int_equal(json_integer_value(at(root, "defaults", "width", NULL)), 48);
     assert_int_equal(json_integer_value(at(root, "defaults", "steps", NULL)), 8);
     assert_string_equal(json_string_value(at(root, "defaults", "rng", NULL)), "cuda");
@@ -261,7 +261,7 @@ static void test_describe(void **state)
     assert_int_equal(json_integer_value(at(root, "limits", "prompt_tokens", NULL)), 507);
     json_decref(root);
 
-    root = described(rig.engine, "status");
+    root = described(rig.engine, ENGINE_STATUS);
     assert_string_equal(json_string_value(at(root, "residency", NULL, NULL)), "cached");
     assert_non_null(strstr(json_string_value(at(root, "residency_why", NULL, NULL)),
                            "set by the configuration: the files take"));
@@ -285,7 +285,7 @@ static void test_status_after_a_job(void **state)
     rig_init(&rig, SCALED);
     rig_open(&rig);
     assert_int_equal(client_run(&client, rig.engine, &p), 0);
-    root = described(rig.engine, "status");
+    root = described(rig.engine, ENGINE_STATUS);
     assert_int_equal(json_integer_value(at(root, "memory", "job", NULL)), 0);
     assert_int_equal(json_integer_value(at(root, "memory", "last_peak", NULL)), client.times.peak);
     assert_int_equal(json_integer_value(at(root, "memory", "last_planned", NULL)),

@@ -159,8 +159,7 @@ static void test_head_norm_rope(void **state)
     on_every_device(head_body);
 }
 
-/* -------------------------------------------------------------------------- element-wise -------
- */
+/* ----------------------------------------------------------------------------- element-wise --- */
 
 enum pointwise { COPY, SWIGLU, MUL_SIGMOID, GELU, ADD, ADD_SCALED, GUIDE, POINTWISE };
 

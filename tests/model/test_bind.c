@@ -100,8 +100,7 @@ static void refuses(enum kind kind, struct edit *e, ...)
     va_end(words);
 }
 
-/* ----------------------------------------------------------------------- diffusion model -------
- */
+/* -------------------------------------------------------------------------- diffusion model --- */
 
 static struct edit *dit(void)
 {
@@ -248,8 +247,7 @@ static void test_dit_odd_sizes(void **state)
     refuses(DIT, e, "txtfusion.projector.weight", "rank 1", NULL);
 }
 
-/* -------------------------------------------------------------------------- text encoder -------
- */
+/* ----------------------------------------------------------------------------- text encoder --- */
 
 static struct edit *te(void)
 {
@@ -338,8 +336,7 @@ static void test_te_vision(void **state)
     takes(TE, e);
 }
 
-/* ----------------------------------------------------------------------------------- VAE -------
- */
+/* -------------------------------------------------------------------------------------- VAE --- */
 
 static struct edit *vae(void)
 {

@@ -43,8 +43,7 @@ struct golden_case {
     int result_count;
 };
 
-/* --------------------------------------------------------------------------------- input -------
- */
+/* ------------------------------------------------------------------------------------ input --- */
 
 static struct npy load(const struct golden_case *c, const char *name)
 {
@@ -143,8 +142,7 @@ static void free_case(struct golden_case *c)
         free(c->results[i].data);
 }
 
-/* -------------------------------------------------------------------------------- sampling -----
- */
+/* --------------------------------------------------------------------------------- sampling --- */
 
 static float to_bf16(float x)
 {
@@ -212,8 +210,7 @@ static void sample(struct kr_device *dev, void *user)
     keep(c, dev, picture, "decoded", 0);
 }
 
-/* ------------------------------------------------------------------------------- comparison ----
- */
+/* ------------------------------------------------------------------------------- comparison --- */
 
 /* A run of the reference in bfloat16 that also rounded the time, which this dialect does not do,
  * has figures that hide errors: the guided case beside it has the honest ones. */
@@ -298,8 +295,7 @@ static void check_set(const char *folder, enum kr_compute compute, bool exact)
     set_close(&set);
 }
 
-/* --------------------------------------------------------------------------------- tests -------
- */
+/* ------------------------------------------------------------------------------------ tests --- */
 
 static void test_set(void **state)
 {

@@ -57,8 +57,7 @@ static void texts_equal_the_reference(void **state)
     assert_int_equal(check_texts(), 0);
 }
 
-/* ------------------------------------------------------------------------- all code points -----
- */
+/* -------------------------------------------------------------------------- all code points --- */
 
 static char *put(char *out, const char *string)
 {
@@ -138,8 +137,7 @@ static void code_points_equal_the_reference(void **state)
     assert_int_equal(bad, 0);
 }
 
-/* --------------------------------------------------------------------------- added tokens ------
- */
+/* ----------------------------------------------------------------------------- added tokens --- */
 
 static void added_tokens_are_known_by_name(void **state)
 {
@@ -156,8 +154,7 @@ static void added_tokens_are_known_by_name(void **state)
     assert_int_equal(tokenizer_vocabulary(tokenizer), first + 9);
 }
 
-/* ------------------------------------------------------------------------------ refusals -------
- */
+/* --------------------------------------------------------------------------------- refusals --- */
 
 static void refused(const char *text, size_t length, const char *says)
 {
@@ -201,8 +198,7 @@ static void too_long_is_refused(void **state)
     free(text);
 }
 
-/* --------------------------------------------------------------------------- hostile length ----
- */
+/* --------------------------------------------------------------------------- hostile length --- */
 
 /* Encodes `unit` repeated to a megabyte. What takes n^2 steps would take hours. */
 static size_t encode_megabyte(const char *unit)
@@ -260,8 +256,7 @@ static void long_texts_take_time_in_proportion(void **state)
     assert_int_equal(encode_megabyte("a"), 1 << 20); /* no merge of two */
 }
 
-/* -------------------------------------------------------------------------------- threads ------
- */
+/* ---------------------------------------------------------------------------------- threads --- */
 
 static void *thread_main(void *arg)
 {

@@ -103,8 +103,7 @@ static void refuse_all(enum file which, const struct damage *damages, size_t cou
 
 #define REFUSE_ALL(which, damages) refuse_all(which, damages, sizeof(damages) / sizeof(damages[0]))
 
-/* ------------------------------------------------------------------------------ vocab.json -----
- */
+/* ------------------------------------------------------------------------------- vocab.json --- */
 
 static void damaged_vocab(void **state)
 {
@@ -198,8 +197,7 @@ static void nul_in_files(void **state)
     }
 }
 
-/* ------------------------------------------------------------------------------ merges.txt -----
- */
+/* ------------------------------------------------------------------------------- merges.txt --- */
 
 static void damaged_merges(void **state)
 {
@@ -228,8 +226,7 @@ static void damaged_merges(void **state)
     REFUSE_ALL(MERGES, damages);
 }
 
-/* ------------------------------------------------------------------- tokenizer_config.json -----
- */
+/* -------------------------------------------------------------------- tokenizer_config.json --- */
 
 #define TOKEN_3 "\"content\": \"<tool>\""
 
@@ -303,8 +300,7 @@ static void deep_config(void **state)
     refused(&files, CONFIG, "");
 }
 
-/* ---------------------------------------------------------------------- harmless differences ---
- */
+/* --------------------------------------------------------------------- harmless differences --- */
 
 static void same_ids(struct tokenizer_files *files)
 {
@@ -408,8 +404,7 @@ static void added_token_in_vocab(void **state)
     refused(&files, CONFIG, "added token \"<|endoftext|>\" has the id 626, but");
 }
 
-/* ------------------------------------------------------------------------------ the folder -----
- */
+/* ------------------------------------------------------------------------------- the folder --- */
 
 static char folder[64];
 

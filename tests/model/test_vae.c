@@ -17,8 +17,7 @@
 
 enum { CHANNELS = 16 };
 
-/* ------------------------------------------------------------------------ a VAE of noise -------
- */
+/* --------------------------------------------------------------------------- a VAE of noise --- */
 
 static void add_conv(struct edit *e, const char *layer, int64_t out, int64_t in, int64_t k)
 {
@@ -91,8 +90,7 @@ static const char *write_vae(int64_t base)
     return path;
 }
 
-/* ------------------------------------------------------------------------------- decoding ------
- */
+/* --------------------------------------------------------------------------------- decoding --- */
 
 struct decoding {
     struct vae *vae;
@@ -188,8 +186,7 @@ static void test_bands_full(void **state)
     check_base(96, KR_COMPUTE_BEST, 32, 2, rows, 2);
 }
 
-/* ----------------------------------------------------------------------------------- plan ------
- */
+/* ------------------------------------------------------------------------------------- plan --- */
 
 static size_t plan(struct kr_device *dev, struct vae *vae, int64_t size, int64_t rows)
 {

@@ -15,6 +15,7 @@
 #include <cmocka.h>
 
 #include "proto/message.h"
+#include "proto/utf8.h"
 
 static int parse(struct kr_params *p, enum kr_field_id id, const char *text, const char *says)
 {
@@ -366,6 +367,10 @@ static void codes(void **s)
     assert_int_equal(strlen(err.text), 477);
     assert_true(kr_utf8_valid(err.text, strlen(err.text)));
     assert_int_equal(kr_fail(NULL, KR_IO, "nobody listens"), -1);
+    kr_fail(&err, KR_IO, "%s",
+            "a\x1b[31m\nb\x7f\xc2\x9b"
+            "c\xc2\xa0\xc3\x9f");
+    assert_string_equal(err.text, "a?[31m?b???c\xc2\xa0\xc3\x9f");
 }
 
 int main(void)

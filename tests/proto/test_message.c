@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "proto/message.h"
+#include "proto/utf8.h"
 
 #define BYTES(literal) literal, sizeof(literal) - 1
 

@@ -165,6 +165,11 @@ static void duplicate_keys(void **state)
     refused("f", BAD, "duplicate", "a", NULL);
     draft_header("f", "{" PROBE ",\"pr\\u006fbe\":{}}", 4); /* the same name, escaped */
     refused("f", BAD, "duplicate", "pr\\u006fbe", NULL);
+    draft_header("f",
+                 "{" PROBE ",\"model.layers.0.mlp.up.weight\":{}"
+                 ",\"model.layers.0.mlp.up.weight\":{}}",
+                 4); /* too long for jansson */
+    refused("f", BAD, "duplicate", "model.layers.0.mlp.up.weight", NULL);
 }
 
 static void deep(const char *open, const char *close, size_t depth, const char *why)
