@@ -27,8 +27,7 @@ warnings := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvl
             -Wpointer-arith -Wwrite-strings -Wformat=2 -Wno-format-nonliteral $(if $(WERROR),-Werror)
 sanitize := $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer -fno-sanitize-recover=all)
 flags    := -std=c11 -D_GNU_SOURCE -I. -pthread -fno-strict-aliasing -fno-math-errno \
-            -ffp-contract=off -DKR_VERSION='"$(VERSION)"' -DKR_PREFIX='"$(PREFIX)"' \
-            $(warnings) $(sanitize) $(CFLAGS)
+            -ffp-contract=off -DKR_VERSION='"$(VERSION)"' $(warnings) $(sanitize) $(CFLAGS)
 
 # A line a command; V=1 shows the commands.
 brief = $(if $(V),,@echo "  $(1)  $@";)

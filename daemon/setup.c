@@ -3,8 +3,8 @@
  * The demo profile is the embedded default: where no config file was named or found, and wherever
  * `demo` is asked for by name and the user's file has no profile of that name. It is an ordinary
  * config file, demo.ini, that lies beside the demo's model files, so nothing in the program knows
- * its size or steps. It is looked for in $KREAD_DEMO_DIR and nowhere else if that is set; else in
- * PREFIX/share/kread/demo, where `make install` puts it, and in ../demo seen from the executable,
+ * its size or steps. It is looked for in $KREAD_DEMO_DIR and nowhere else if that is set; else, as
+ * seen from the executable, in ../share/kread/demo, where `make install` puts it, and in ../demo,
  * where it is in a build tree.
  */
 #include "daemon/setup.h"
@@ -13,10 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#ifndef KR_PREFIX
-#define KR_PREFIX "/usr/local"
-#endif
 
 static const char demo_name[] = "demo";
 
@@ -36,19 +32,18 @@ static char *demo_in(const char *folder)
 
 static char *demo_find(void)
 {
+    static const char *const places[] = {"/../share/kread/demo", "/../demo"};
     const char *named = getenv("KREAD_DEMO_DIR");
     if (named && *named)
         return demo_in(named);
-    char *path = demo_in(KR_PREFIX "/share/kread/demo");
-    if (path)
-        return path;
-    char folder[4096];
-    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - sizeof "/../demo");
+    char folder[4096], *path = NULL;
+    ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - sizeof "/../share/kread/demo");
     char *slash = n > 0 ? memrchr(folder, '/', (size_t)n) : NULL;
-    if (!slash)
-        return NULL;
-    strcpy(slash, "/../demo");
-    return demo_in(folder);
+    for (size_t i = 0; slash && !path && i < sizeof places / sizeof *places; i++) {
+        strcpy(slash, places[i]);
+        path = demo_in(folder);
+    }
+    return path;
 }
 
 /* -1: there is a demo but its file is bad. Without a demo nothing happens. */

@@ -22,7 +22,7 @@ def test_the_demo_ends_with_the_path_of_its_picture(tmp_path):
 
 
 def test_the_judge_accepts_drawings_and_refuses_wrong_ones():
-    done = run([sys.executable, ROOT / "demo/test_judge.py", 40])
+    done = run([sys.executable, ROOT / "demo/test_judge.py", 10])
     assert done.returncode == 0, done.stdout
 
 
