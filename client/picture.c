@@ -100,7 +100,9 @@ int picture_open(struct picture_output *o, const char *named, bool many, int wak
     }
     if (o->to_device) {
         o->fd = open(named, O_WRONLY | O_CLOEXEC | O_NOCTTY);
-        if (o->fd < 0) {
+        if (o->fd < 0 && errno == EINTR) { /* a FIFO that nobody reads */
+            kr_fail(err, KR_CANCELLED, "cancelled");
+        } else if (o->fd < 0) {
             failed("write", named, err);
         }
     } else {

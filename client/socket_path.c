@@ -77,6 +77,17 @@ static const char *socket_value(char *line)
     return strcmp(trim(line), "socket") == 0 ? trim(line + name + 1) : NULL;
 }
 
+/* Whether a line that begins with '[' begins [kread]; the daemon too takes blanks inside. */
+static bool is_kread(const char *line)
+{
+    line += 1 + strspn(line + 1, " \t");
+    if (strncmp(line, "kread", 5) != 0) {
+        return false;
+    }
+    line += 5 + strspn(line + 5, " \t");
+    return *line == ']';
+}
+
 /* The path in an open config file, relative to its folder; *path stays NULL if it names none. */
 static int scan(FILE *file, const char *config, char **path, struct kr_err *err)
 {
@@ -85,9 +96,9 @@ static int scan(FILE *file, const char *config, char **path, struct kr_err *err)
     bool inside = false;
     int rc = 0;
     while (*path == NULL && rc == 0 && getline(&buffer, &capacity, file) > 0) {
-        char *line = trim(buffer);
+        char *line = trim(strncmp(buffer, "\xef\xbb\xbf", 3) == 0 ? buffer + 3 : buffer);
         if (line[0] == '[') {
-            inside = strcmp(line, "[kread]") == 0;
+            inside = is_kread(line);
             continue;
         }
         const char *value = inside ? socket_value(line) : NULL;
@@ -134,7 +145,7 @@ int client_socket_path(const char *option, char **path, struct kr_err *err)
     if (from_config(path, err) != 0 || *path != NULL) {
         return *path ? 0 : -1;
     }
-    if (runtime != NULL) {
+    if (runtime != NULL && runtime[0] == '/') {
         *path = format(err, "%s/kread.sock", runtime);
         if (*path == NULL || access(*path, F_OK) == 0) {
             return *path ? 0 : -1;

@@ -124,14 +124,45 @@ static int run_server(const struct setup *setup, struct engine *engine, struct l
     return end == SERVER_STOPPED ? EXIT_STOPPED : EXIT_BROKEN;
 }
 
-/* Pictures would fail to be saved one by one; say so before the first. */
+static int check_folder(const char *what, const char *dir, struct kr_err *err)
+{
+    char path[4200];
+    snprintf(path, sizeof path, "%s/.", dir); /* the dot tells a folder from a file */
+    if (access(path, W_OK | X_OK) == 0)
+        return 0;
+    return kr_fail(err, KR_BAD_CONFIG, "%s %s cannot be written to: %s", what, dir,
+                   strerror(errno));
+}
+
+/* Jobs would fail one by one at their end; say so before the first. */
 static int check_output(const struct setup *setup, struct kr_err *err)
 {
-    const char *dir = setup->settings.output_dir;
-    if (!dir || access(dir, W_OK | X_OK) == 0)
+    const struct settings *s = &setup->settings;
+    if (s->output_dir && check_folder("output_dir", s->output_dir, err) < 0)
+        return -1;
+    if (!s->trace)
         return 0;
-    return kr_fail(err, KR_BAD_CONFIG, "output_dir %s cannot be written to: %s", dir,
-                   strerror(errno));
+    if (mkdir(s->trace, 0777) < 0 && errno != EEXIST)
+        return kr_fail(err, KR_BAD_CONFIG, "the trace folder %s cannot be made: %s", s->trace,
+                       strerror(errno));
+    return check_folder("the trace folder", s->trace, err);
+}
+
+/* The model files are mapped: one that shrinks while a job reads it takes its pages along, and
+ * nothing is left but to say so. */
+static void on_bus_error(int number)
+{
+    static const char text[] = "kread: a model file became shorter or unreadable while it was in "
+                               "use; restart kread when it is whole\n";
+    ssize_t n = write(STDERR_FILENO, text, sizeof text - 1);
+    (void)n;
+    raise(number); /* SA_RESETHAND gave it its deadly default back */
+}
+
+static void catch_bus_error(void)
+{
+    struct sigaction action = {.sa_handler = on_bus_error, .sa_flags = (int)SA_RESETHAND};
+    sigaction(SIGBUS, &action, NULL);
 }
 
 static int serve(const struct setup *setup)
@@ -141,6 +172,7 @@ static int serve(const struct setup *setup)
     struct listener listener;
     struct kr_err err;
     signal(SIGPIPE, SIG_IGN);
+    catch_bus_error();
     server_block_signals();
     log_init((enum log_level)setup->settings.log_level);
     if (setup_profile(setup, &config, &err) < 0 || check_output(setup, &err) < 0 ||

@@ -9,12 +9,14 @@
  * A worker that does not come back from a cancelled job within CANCEL_LIMIT is given up.
  */
 #include <assert.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "daemon/server/conn.h"
 #include "daemon/server/state.h"
@@ -22,7 +24,8 @@
 enum {
     CANCEL_LIMIT = 10000, /* milliseconds that a cancelled job may take to end */
     FLUSH_LIMIT = 5000,   /* milliseconds that clients get to read their results at the end */
-    HURRY_LIMIT = 1000    /* both of them after a second signal */
+    HURRY_LIMIT = 1000,   /* both of them after a second signal */
+    LEAST_FILES = 16      /* descriptors: the loop's, its reserve, a picture, some clients */
 };
 
 void server_log(const struct server *server, enum server_level level, const char *format, ...)
@@ -211,13 +214,20 @@ static void on_signal(uv_signal_t *handle, int number)
     }
 }
 
+/* libuv turns clients away by itself while it has a descriptor in reserve. An error that reaches us
+ * would come back at once and for ever, with no other event between, as long as the listener is
+ * open. */
 static void on_client(uv_stream_t *listener, int status)
 {
     struct server *server = listener->data;
-    if (status == 0)
+    if (status == 0) {
         conn_accept(server);
-    else
-        server_log(server, SERVER_WARN, "a client could not be accepted: %s", uv_strerror(status));
+        return;
+    }
+    server_log(server, SERVER_ERROR, "no client can be accepted any more: %s", uv_strerror(status));
+    close_handle((uv_handle_t *)listener);
+    server->end = SERVER_DEAF;
+    server_stop(server, "nobody can connect");
 }
 
 /* ---------------------------------------------------------------------------- open, run, close -
@@ -247,8 +257,28 @@ static int start_handles(struct server *server, struct kr_err *err)
     return 0;
 }
 
+/* Whether as many files may be opened as it takes to serve anybody. libuv aborts without some of
+ * them, and spins without its reserve. */
+static int check_files(int any, struct kr_err *err)
+{
+    int fds[LEAST_FILES], n = 0;
+    while (n < LEAST_FILES && (fds[n] = dup(any)) >= 0)
+        n++;
+    int why = errno;
+    bool enough = n == LEAST_FILES;
+    while (n > 0)
+        close(fds[--n]);
+    return enough ? 0
+                  : kr_fail(err, KR_IO,
+                            "kread cannot open enough files: %s; raise the limit (ulimit "
+                            "-n, LimitNOFILE=)",
+                            strerror(why));
+}
+
 int server_open(const struct server_options *options, struct server **result, struct kr_err *err)
 {
+    if (check_files(options->listener->fd, err) < 0)
+        return -1;
     struct server *server = calloc(1, sizeof *server);
     if (!server)
         return kr_fail(err, KR_NO_MEMORY, "out of memory");

@@ -60,6 +60,7 @@ struct server_options {
 enum server_end {
     SERVER_STOPPED,     /* as asked */
     SERVER_DEVICE_LOST, /* a job ended with KR_DEVICE; all replies went out */
+    SERVER_DEAF,        /* no client can be accepted any more; jobs and replies went out */
     SERVER_STUCK        /* the worker did not come back: end the process without closing anything */
 };
 

@@ -198,12 +198,16 @@ bool worker_remove(struct worker *w, struct job *job)
 }
 
 /* The thread starts with all signals blocked, so that they reach the loop's thread and the engine's
- * system calls are not interrupted. */
+ * system calls are not interrupted; but for those that its own faults raise, whose handlers would
+ * never hear of them. */
 static int start_thread(struct worker *w)
 {
+    static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL};
     const uv_thread_options_t options = {.flags = UV_THREAD_HAS_STACK_SIZE, .stack_size = STACK};
     sigset_t all, before;
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+        sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int rc = uv_thread_create_ex(&w->thread, &options, work, w);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

@@ -219,8 +219,8 @@ def test_the_order_of_sockets(ctl):
         assert ctl.run("status", env=env)[0] == 0
         xdg = os.path.join(ctl.folder, "xdg")
         os.makedirs(os.path.join(xdg, "kread"))
-        with open(os.path.join(xdg, "kread/kread.ini"), "w") as f:
-            f.write("[kread]\nsocket: %s" % places["config"])
+        with open(os.path.join(xdg, "kread/kread.ini"), "w", encoding="utf-8-sig") as f:
+            f.write("[ kread ]\nsocket: %s" % places["config"])
         assert ctl.run("status", env=dict(env, XDG_CONFIG_HOME=xdg))[0] == 0
     finally:
         for fake in fakes:
@@ -659,6 +659,14 @@ def test_signal_while_reading_or_writing(ctl):
         time.sleep(0.7)
         p.send_signal(signal.SIGINT)
         assert p.wait(20) == 130
+
+
+def test_signal_while_nobody_reads_the_fifo(ctl):
+    os.mkfifo(os.path.join(ctl.work, "fifo"))
+    p = ctl.start("generate", "x", "-o", "fifo")
+    time.sleep(0.3)
+    p.send_signal(signal.SIGINT)
+    assert p.wait(20) == 130
 
 
 def test_ignored_interrupt_stays_ignored(ctl):

@@ -2,6 +2,7 @@
 """Clients that misbehave, vanish, stall or come in crowds: none costs more than its own connection."""
 import contextlib
 import random
+import resource
 import select
 import socket
 import struct
@@ -300,7 +301,6 @@ def test_too_many_connections(tmp_path):
 
 
 def test_out_of_descriptors(tmp_path):
-    import resource
     with Daemon(tmp_path, "max_clients = 1000",
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))) as d:
         crowd = []
@@ -318,6 +318,28 @@ def test_out_of_descriptors(tmp_path):
             except (OSError, AssertionError):
                 return False
         wait_until(answers, "recovery")
+
+
+@pytest.mark.parametrize("files", [8, 10, 12, 14, 16, 18])
+def test_too_few_descriptors_to_serve(tmp_path, files):
+    d = Daemon(tmp_path, wait=False,
+               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)))
+    assert d.wait() == 1
+    assert "files" in d.logged()
+
+
+def test_no_descriptor_even_in_reserve(tmp_path):
+    """libuv would ask for a client for ever: the daemon ends, and its supervisor starts another."""
+    d = Daemon(tmp_path, env={"ASAN_OPTIONS": "detect_leaks=0"})  # that check opens files
+    client = Client(d)
+    job = client.generate("ms=100", steps=10)["job"]
+    wait_until(lambda: client.call("status")["running"] == job)
+    resource.prlimit(d.process.pid, resource.RLIMIT_NOFILE, (3, 3))
+    with socket.socket(socket.AF_UNIX) as late:
+        late.connect(d.socket)
+        assert client.finish(job)[0] == "done"
+        assert d.stop() == 3
+    assert d.logged().count("no client can be accepted any more") == 1
 
 
 def test_stopped_client_does_not_hold_others_up(daemon, client):

@@ -144,6 +144,20 @@ def test_output_dir_that_is_not_there(tmp_path):
     assert "output_dir" in text and str(tmp_path / "pictures") in text
 
 
+def test_trace_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "no" / "folder", tmp_path / "file"):
+        text = refusal(Daemon(tmp_path, args=["--trace", str(folder)], wait=False))
+        assert "trace folder" in text and str(folder) in text
+
+
+def test_a_model_file_that_shrinks_is_named_as_the_cause(tmp_path):
+    d = Daemon(tmp_path)
+    d.signal(signal.SIGBUS)
+    assert d.wait() == -signal.SIGBUS
+    assert "became shorter" in d.logged()
+
+
 def test_closed_standard_files(tmp_path):
     """Started with descriptors 0 to 2 closed, nothing is logged into a client's connection."""
     with Daemon(tmp_path) as first:
