@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the daemon with the pretending engine (fake_engine.c) and speaks to it in plain MessagePack."""
+import atexit
 import contextlib
 import os
 import re
@@ -58,6 +59,7 @@ class Daemon:
         self.process = subprocess.Popen(
             [FAKE, "--config", config, "--socket", self.socket, *args],
             stderr=self.log, env=clean_env(folder, **(env or {})), **popen)
+        atexit.register(self.process.kill)  # of a test that failed half-way
         if wait:
             self.wait_ready()
 
