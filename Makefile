@@ -121,18 +121,19 @@ check: deps
 test: $(c_tests) $(fuzzers) $(programs)
 	$(PYTHON) tests/run --build $(B) $(c_tests) $(fuzzers)
 
-## asan, ubsan, tsan: the tests under a sanitizer (tsan: the server, with the fake engine)
+## asan, ubsan, tsan: the tests under a sanitizer (tsan: those with threads)
 .PHONY: asan ubsan tsan
 asan:
 	$(MAKE) test B=$(B)/asan SANITIZE=address,undefined CFLAGS='-O1 -g'
 ubsan:
 	$(MAKE) test B=$(B)/ubsan SANITIZE=undefined CFLAGS='-O1 -g'
-tsan: B := $(B)/tsan
 tsan:
-	$(MAKE) tsan-run B=$(B) SANITIZE=thread CFLAGS='-O1 -g'
+	$(MAKE) tsan-run B=$(B)/tsan SANITIZE=thread CFLAGS='-O1 -g'
+tsan_tests := $(call tests_of,proto) $(call tests_of,server) $(B)/tests/kernels/test_device \
+              $(B)/tests/model/test_tokenizer $(B)/tests/engine/test_job
 .PHONY: tsan-run
-tsan-run: $(call tests_of,proto) $(call tests_of,server) $(B)/tests/kread-fake $(B)/kreactl
-	$(PYTHON) tests/run --build $(B) --pytest tests/server $(filter %/test_%,$^)
+tsan-run: $(tsan_tests) $(B)/tests/kread-fake $(B)/kreactl
+	$(PYTHON) tests/run --build $(B) --pytest tests/server $(tsan_tests)
 
 ## lint: include table, function lengths, formatting, cppcheck
 .PHONY: lint format
