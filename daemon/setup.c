@@ -229,7 +229,7 @@ int setup_check(const struct setup *setup, FILE *notes, struct kr_err *err)
 {
     const struct config *config = &setup->config;
     struct engine_config engine;
-    if (setup_profile(setup, &engine, err) < 0)
+    if (setup_profile(setup, &engine, err) < 0 || engine_check_device(engine.device, err) < 0)
         return -1;
     for (size_t i = 0; i < config->profile_count; i++)
         if (&config->profiles[i] != setup->profile &&

@@ -26,9 +26,9 @@ struct origin engine_origin(const struct engine *e)
                            .tokenizer = e->parts.tokenizer_name};
 }
 
-static int check_device(const struct engine_config *config, struct kr_err *err)
+int engine_check_device(enum engine_device device, struct kr_err *err)
 {
-    if (config->device != ENGINE_DEVICE_CUDA)
+    if (device != ENGINE_DEVICE_CUDA)
         return 0;
     return kr_fail(err, KR_BAD_CONFIG,
                    "device cuda: this build has no CUDA device; set device to cpu or auto");
@@ -102,7 +102,8 @@ static int copy_settings(struct engine *e, const struct engine_config *config, s
 
 static int open_all(struct engine *e, const struct engine_config *config, struct kr_err *err)
 {
-    if (parts_check(config, &e->family, &e->variant, err) < 0 || check_device(config, err) < 0 ||
+    if (parts_check(config, &e->family, &e->variant, err) < 0 ||
+        engine_check_device(config->device, err) < 0 ||
         parts_open(&e->parts, e->family, config, err) < 0 || check_parts(e, config, err) < 0)
         return -1;
     if (copy_settings(e, config, err) < 0 || open_device(e, config, err) < 0 ||

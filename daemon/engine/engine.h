@@ -43,6 +43,9 @@ struct engine;
 int engine_open(const struct engine_config *config, struct engine **engine, struct kr_err *err);
 void engine_close(struct engine *engine);
 
+/* Whether this build has that device at all; for --check-config, before anything is opened. */
+int engine_check_device(enum engine_device device, struct kr_err *err);
+
 /* A report on the profile's files for --inspect: opens no device, reads headers and metadata only.
  * Prints to `out`; json: one JSON object, else lines for people. */
 int engine_inspect(const struct engine_config *config, FILE *out, bool json, struct kr_err *err);

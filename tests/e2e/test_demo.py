@@ -3,9 +3,9 @@
 import io
 import json
 import os
-import random
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demo_daemon import ROOT, Daemon
+from demo_daemon import BUILD, ROOT, Daemon
 
 sys.path.insert(0, str(ROOT / "demo"))
 import judge  # noqa: E402
@@ -149,3 +149,12 @@ def test_the_trace_equals_the_reference(tmp_path):
             shares[path.stem] = error / allowed[path.stem]
     assert len(shares) == 4 and max(shares.values()) <= 1, shares
     assert np.exp(np.mean(np.log(list(shares.values())))) <= 0.6, shares
+
+
+def test_a_device_that_is_not_there_is_refused_by_check_and_by_start(tmp_path):
+    env = dict(os.environ, XDG_CONFIG_HOME=str(tmp_path), KREAD_DEMO_DIR=str(ROOT / "demo"))
+    for more in (["--check-config"], ["--socket", str(tmp_path / "s")]):
+        done = subprocess.run([BUILD / "kread", "--device", "cuda", *more], env=env, text=True,
+                              stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+        assert done.returncode == 1 and "no CUDA device" in done.stderr, (more, done)
+        assert len(done.stderr.strip().split("\n")) == 1
