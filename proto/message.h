@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The protocol (kread-protocol(7), docs/protocol.md): MessagePack-RPC over a stream socket.
+ * The protocol (docs/protocol.md): MessagePack-RPC over a stream socket.
  *
  *   request       [0, id, method, [params]]     params: a map
  *   response      [1, id, error, result]        error: nil or {"code": name, "message": sentence}
