@@ -164,21 +164,15 @@ static int check_vae(const struct model *m, const char *vae, const char *diffusi
 static int check_tokenizer(const struct model *m, const struct parts *parts, struct kr_err *err)
 {
     size_t vocabulary = tokenizer_vocabulary(parts->tokenizer);
+    size_t rows = (size_t)m->text.vocabulary;
 
-    if (vocabulary > (size_t)m->text.vocabulary)
+    if (vocabulary > rows || vocabulary + SPARE_ROWS < rows)
         return kr_fail(
             err, KR_BAD_FILE,
             "%s/vocab.json and its added tokens go up to id %zu, but embed_tokens.weight "
-            "of %s has %" PRId64 " rows; use the tokenizer that belongs to it",
+            "of %s has %zu rows; use the tokenizer that belongs to it",
             parts->tokenizer_name, vocabulary - 1, weights_name(parts->file[PART_TEXT_ENCODER]),
-            m->text.vocabulary);
-    if (vocabulary + SPARE_ROWS < (size_t)m->text.vocabulary)
-        return kr_fail(
-            err, KR_BAD_FILE,
-            "%s/vocab.json and its added tokens end at id %zu, but embed_tokens.weight of "
-            "%s has %" PRId64 " rows; use the tokenizer that belongs to it",
-            parts->tokenizer_name, vocabulary - 1, weights_name(parts->file[PART_TEXT_ENCODER]),
-            m->text.vocabulary);
+            rows);
     return 0;
 }
 
