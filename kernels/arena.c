@@ -114,7 +114,9 @@ struct kr_tensor kr_new(struct kr_device *dev, enum kr_dtype dtype, int64_t d0, 
         t.dim[t.rank] = dim[t.rank];
         t.rank++;
     }
-    if (dtype != KR_F32 && dtype != KR_BF16)
+    if (dtype == KR_F8_E4M3 && dev->backend->input_dtype) /* the rows' factors */
+        overflow |= __builtin_add_overflow(bytes, 16 + (size_t)kr_rows(&t) * sizeof(float), &bytes);
+    else if (dtype != KR_F32 && dtype != KR_BF16)
         kr_fault_set(dev, KR_FAULT_MISUSE, "kr_new: a tensor can't be %s", kr_dtype_name(dtype));
     t.data = kr_arena_take(dev, overflow ? SIZE_MAX : bytes);
     return t;

@@ -37,9 +37,10 @@ struct kr_backend {
                    const struct kr_weight *w, enum kr_act act);
     void (*linear_add)(struct kr_device *dev, struct kr_tensor y, struct kr_tensor gate,
                        struct kr_tensor x, const struct kr_weight *w);
-    void (*attention)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                      struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                      enum kr_mask mask);
+    /* NULL: one by one into columns of `out`. */
+    void (*linear_many)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                        const struct kr_weight *const *w, int count);
+    void (*attention)(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a);
     void (*conv2d)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                    struct kr_conv *conv);
     void (*conv2d_add)(struct kr_device *dev, struct kr_tensor y, struct kr_tensor x,
@@ -53,11 +54,12 @@ struct kr_backend {
     void (*rms_norm)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                      struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
                      struct kr_tensor shift);
-    void (*head_norm_rope)(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
-                           float eps, const struct kr_rope *rope);
+    void (*qk_norm_rope)(struct kr_device *dev, const struct kr_qk *qk, float eps,
+                         const struct kr_rope *rope);
     void (*swiglu)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
                    struct kr_tensor up);
-    void (*mul_sigmoid)(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate);
+    void (*mul_sigmoid)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                        struct kr_tensor gate);
     void (*gelu_tanh)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
     void (*add)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a,
                 struct kr_tensor b);
@@ -75,6 +77,19 @@ struct kr_backend {
                         struct kr_tensor scale, struct kr_tensor shift);
     void (*upsample2)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
     void (*check_finite)(struct kr_device *dev, struct kr_tensor x, const char *what);
+
+    /* Of devices with memory of their own; NULL where there is nothing to do. plan_begin is the
+     * moment to forget which weights were planned; operations that take scratch tell of them. */
+    enum kr_dtype (*input_dtype)(const struct kr_device *dev, const struct kr_weight *const *w,
+                                 int count);
+    void (*residency)(struct kr_device *dev, enum kr_residency residency, size_t ring);
+    void (*plan_begin)(struct kr_device *dev);
+    size_t (*plan_weights)(const struct kr_device *dev, enum kr_residency residency);
+    void (*stage_end)(struct kr_device *dev); /* while planning, too */
+    size_t (*weights_held)(const struct kr_device *dev);
+    int (*repeat_begin)(struct kr_device *dev, struct kr_repeat key);
+    void (*repeat_end)(struct kr_device *dev);
+    void (*job_end)(struct kr_device *dev); /* before the arena goes */
 };
 
 /* One mapping, handed out upwards. While planning it has no memory and only counts. */

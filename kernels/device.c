@@ -140,6 +140,8 @@ void kr_job_end(struct kr_device *dev)
 {
     assert(!dev->planning);
     dev->cancel = NULL;
+    if (dev->backend->job_end)
+        dev->backend->job_end(dev);
     kr_arena_close(dev);
 }
 
@@ -155,6 +157,8 @@ void kr_plan_begin(struct kr_device *dev)
     dev->planned_over = dev->arena;
     dev->arena = (struct kr_arena){0};
     dev->planning = 1;
+    if (dev->backend->plan_begin)
+        dev->backend->plan_begin(dev);
 }
 
 size_t kr_plan_end(struct kr_device *dev)
@@ -171,6 +175,30 @@ int kr_planning(const struct kr_device *dev)
     return dev->planning;
 }
 
+/* ---------------------------------------------------------------------- weights' places ------ */
+
+void kr_device_residency(struct kr_device *dev, enum kr_residency residency, size_t ring)
+{
+    if (dev->backend->residency)
+        dev->backend->residency(dev, residency, ring);
+}
+
+void kr_stage_end(struct kr_device *dev)
+{
+    if (dev->backend->stage_end)
+        dev->backend->stage_end(dev);
+}
+
+size_t kr_weights_held(const struct kr_device *dev)
+{
+    return dev->backend->weights_held ? dev->backend->weights_held(dev) : 0;
+}
+
+size_t kr_plan_weights(const struct kr_device *dev, enum kr_residency residency)
+{
+    return dev->backend->plan_weights ? dev->backend->plan_weights(dev, residency) : 0;
+}
+
 /* ----------------------------------------------------------------- persistent and host ------ */
 
 struct kr_tensor kr_persist(struct kr_device *dev, const float *host, int64_t d0, int64_t d1)
@@ -179,9 +207,9 @@ struct kr_tensor kr_persist(struct kr_device *dev, const float *host, int64_t d0
     struct kr_tensor t = {.dtype = KR_F32, .rank = d1 > 0 ? 2 : 1, .dim = {d0, d1}};
     size_t bytes = (size_t)kr_count(&t) * sizeof *host;
     t.data = dev->backend->alloc(dev, bytes);
-    if (t.data)
+    if (t.data && host)
         dev->backend->upload(dev, t, host);
-    else
+    else if (!t.data)
         kr_fault_set(dev, KR_FAULT_NO_MEMORY, "out of memory: no %zu bytes for a model's vector",
                      bytes);
     return t;
@@ -203,8 +231,8 @@ void kr_conv_fini(struct kr_device *dev, struct kr_conv *conv)
 
 void kr_upload(struct kr_device *dev, struct kr_tensor t, const float *host)
 {
-    if (!KR_FITS(dev, "kr_upload", t.dtype == KR_F32 || t.dtype == KR_BF16, "F32 or BF16",
-                 {"t", &t}))
+    if (!KR_FITS(dev, "kr_upload", (t.dtype == KR_F32 || t.dtype == KR_BF16) && !t.stride,
+                 "F32 or BF16, no columns", {"t", &t}))
         return;
     if (kr_live(dev))
         dev->backend->upload(dev, t, host);
@@ -212,8 +240,8 @@ void kr_upload(struct kr_device *dev, struct kr_tensor t, const float *host)
 
 int kr_download(struct kr_device *dev, struct kr_tensor t, float *host)
 {
-    if (!KR_FITS(dev, "kr_download", t.dtype == KR_F32 || t.dtype == KR_BF16, "F32 or BF16",
-                 {"t", &t}))
+    if (!KR_FITS(dev, "kr_download", (t.dtype == KR_F32 || t.dtype == KR_BF16) && !t.stride,
+                 "F32 or BF16, no columns", {"t", &t}))
         return -1;
     if (dev->planning) {
         memset(host, 0, (size_t)kr_count(&t) * sizeof *host);

@@ -49,14 +49,20 @@ const char *kr_dtype_name(enum kr_dtype dtype); /* as safetensors spells it: "BF
 
 enum { KR_MAX_RANK = 4 };
 
-/* Dense, row-major, last dimension fastest, of dtype KR_F32 or KR_BF16. `data` points into the
- * device's memory: host code never reads through it. A tensor is a value; copying it copies no
- * data, and it needs no freeing (its storage belongs to the arena or to the model). */
+/* Row-major, last dimension fastest, of dtype KR_F32 or KR_BF16. `data` points into the device's
+ * memory: host code never reads through it. A tensor is a value; copying it copies no data, and it
+ * needs no freeing (its storage belongs to the arena or to the model).
+ *
+ * A dtype of KR_F8_E4M3 is what some devices multiply best: kr_input_dtype() says when. Such a
+ * tensor is quantized by rows: behind its data, 16-aligned, follow F32 [rows], the factors that
+ * its rows are to be multiplied with. Only the operations that say "input" write or read one. */
 struct kr_tensor {
     void *data;
     enum kr_dtype dtype;
     int rank;
     int64_t dim[KR_MAX_RANK];
+    int64_t stride; /* elements from one row to the next where it is columns of a wider tensor,
+                       which only the operations that say "columns" take; 0: dense */
 };
 
 int64_t kr_count(const struct kr_tensor *t); /* elements */
@@ -66,7 +72,12 @@ int64_t kr_rows(const struct kr_tensor *t);  /* the product of all others */
 /* Elements [first, first + count) of the first dimension; shares storage. */
 struct kr_tensor kr_slice(struct kr_tensor t, int64_t first, int64_t count);
 
-/* The same elements under other dimensions (0 ends the list); shares storage. */
+/* Columns [first, first + count); shares storage. */
+struct kr_tensor kr_columns(struct kr_tensor t, int64_t first, int64_t count);
+int64_t kr_stride(const struct kr_tensor *t); /* elements from one row to the next */
+
+/* The same elements under other dimensions (0 ends the list); shares storage. Of columns the last
+ * dimension has to stay. */
 struct kr_tensor kr_reshape(struct kr_tensor t, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
 
 /* ----------------------------------------------------------------------------- weights ------ */
@@ -122,6 +133,22 @@ struct kr_device_options {
 /* Opens the CPU device. Returns NULL and writes one sentence to why[size] when it can't. */
 struct kr_device *kr_device_open_cpu(const struct kr_device_options *options, char *why,
                                      size_t size);
+
+enum kr_fp8 {
+    KR_FP8_BEST,  /* where the GPU multiplies FP8 */
+    KR_FP8_EXPAND /* never: FP8 weights are expanded to BF16 on the way into the product */
+};
+
+struct kr_cuda_options {
+    int device; /* ordinal among the visible ones */
+    enum kr_fp8 fp8;
+};
+
+/* Opens a CUDA device through the module that has it, kread-cuda.so, which is looked for beside the
+ * program, then in ../lib/kread of that. NULL: `why` says whether module, driver or GPU is missing.
+ */
+struct kr_device *kr_device_open_cuda(const struct kr_cuda_options *options, char *why,
+                                      size_t size);
 void kr_device_close(struct kr_device *dev);
 
 const char *kr_device_name(const struct kr_device *dev);     /* "cpu: 2 threads, bf16 (amx)" */
@@ -140,6 +167,24 @@ void kr_job_end(struct kr_device *dev);
 enum kr_fault kr_device_sync(struct kr_device *dev);
 const char *kr_device_fault_text(const struct kr_device *dev); /* one sentence; "" when fine */
 
+/* Where the weights of a device with memory of its own are. They lie in their files' mappings; such
+ * a device copies what it multiplies with. The CPU multiplies with the mappings themselves, so all
+ * of this means nothing to it. */
+enum kr_residency {
+    KR_RESIDENT, /* copied at first use and kept */
+    KR_CACHED,   /* copied at first use and kept until the stage ends */
+    KR_STREAM /* through a ring: while one is used the next ones are copied, in the plan's order */
+};
+
+/* Between jobs. ring: bytes for KR_STREAM, at least what kr_plan_weights() says. */
+void kr_device_residency(struct kr_device *dev, enum kr_residency residency, size_t ring);
+void kr_stage_end(struct kr_device *dev); /* the weights used since the last one are done with */
+size_t kr_weights_held(const struct kr_device *dev); /* bytes of device memory that they take now */
+
+/* What the weights used since kr_plan_begin() take in device memory: all of them, the most that a
+ * stage has, or the smallest ring. Valid until the next kr_plan_begin(). */
+size_t kr_plan_weights(const struct kr_device *dev, enum kr_residency residency);
+
 void kr_plan_begin(struct kr_device *dev);
 size_t kr_plan_end(struct kr_device *dev); /* peak bytes of the arena, device scratch included */
 int kr_planning(const struct kr_device *dev);
@@ -148,7 +193,7 @@ size_t kr_job_peak(const struct kr_device *dev); /* bytes of the arena used at m
 
 /* -------------------------------------------------------------------------- allocation ------ */
 
-/* From the job's arena, uninitialised (0 ends the dimensions). */
+/* From the job's arena, uninitialised (0 ends the dimensions). KR_F8_E4M3: with its factors. */
 struct kr_tensor kr_new(struct kr_device *dev, enum kr_dtype dtype, int64_t d0, int64_t d1,
                         int64_t d2, int64_t d3);
 
@@ -159,7 +204,7 @@ struct kr_mark kr_arena_mark(const struct kr_device *dev);
 void kr_arena_release(struct kr_device *dev, struct kr_mark mark); /* frees all newer tensors */
 
 /* Outside the arena, for the small vectors of a model. Returns a tensor with data NULL and sets the
- * device's fault when there is no memory. `host` is F32. */
+ * device's fault when there is no memory. `host` is F32; NULL: uninitialised. */
 struct kr_tensor kr_persist(struct kr_device *dev, const float *host, int64_t d0, int64_t d1);
 void kr_persist_free(struct kr_device *dev, struct kr_tensor *t);
 void kr_conv_fini(struct kr_device *dev, struct kr_conv *conv);
@@ -177,9 +222,22 @@ void kr_upload(struct kr_device *dev, struct kr_tensor t, const float *host);
 int kr_download(struct kr_device *dev, struct kr_tensor t, float *host);
 void kr_copy(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* converts */
 
-/* out[n,N] = act(x[n,K] W^T + bias), W [N,K]. */
+/* In all three maps x may be an input.
+ *
+ * out[n,N] = act(x[n,K] W^T + bias), W [N,K]. */
 void kr_linear(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                const struct kr_weight *w, enum kr_act act);
+
+/* out[n, N1 + N2 + ...] = [x W1^T | x W2^T | ...], without biases: one product where the device
+ * can.
+ */
+void kr_linear_many(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                    const struct kr_weight *const *w, int count);
+
+/* The dtype that the inputs of products with all of these weights should have: kr_compute_dtype(),
+ * or KR_F8_E4M3. */
+enum kr_dtype kr_input_dtype(const struct kr_device *dev, const struct kr_weight *const *w,
+                             int count);
 
 /* y[n,N] += gate[N] * (x[n,K] W^T + bias); y F32; gate F32, or a tensor with data NULL for ones. */
 void kr_linear_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor gate,
@@ -193,7 +251,8 @@ void kr_embed(struct kr_device *dev, struct kr_tensor out, const struct kr_weigh
 void kr_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                  struct kr_tensor weight, float eps, enum kr_act act);
 
-/* The same, then out = norm * (1 + scale) + shift; scale and shift F32 [cols]. */
+/* The same, then out = norm * (1 + scale) + shift; scale and shift F32 [cols]. out may be an input.
+ */
 void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                           struct kr_tensor weight, float eps, struct kr_tensor scale,
                           struct kr_tensor shift);
@@ -209,31 +268,40 @@ struct kr_rope {
     enum kr_rope_pairs pairs;
 };
 
-/* In place on x[..., n, heads * d], d = cols of weight: per head RMS norm with weight F32 [d], then
- * the rotation (rope NULL: none). */
-void kr_head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
-                       float eps, const struct kr_rope *rope);
+/* In place on the queries q[..., n, heads * d] and the keys k[..., n, kv_heads * d], which may be
+ * columns: per head RMS norm with weights F32 [d], then the rotation (rope NULL: none). */
+struct kr_qk {
+    struct kr_tensor q, k, q_weight, k_weight;
+};
+void kr_qk_norm_rope(struct kr_device *dev, const struct kr_qk *qk, float eps,
+                     const struct kr_rope *rope);
 
 enum kr_mask { KR_MASK_NONE, KR_MASK_CAUSAL };
 
-/* out[b, n, heads*d] = softmax(q k^T / sqrt(d)) v; q like out, k and v [b, m, kv_heads*d] (rank 2:
- * b = 1). Query head h uses kv head h * kv_heads / heads. Causal: query i sees keys <= i, and
- * n == m. */
-void kr_attention(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                  struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                  enum kr_mask mask);
+/* out[b, n, heads*d] = softmax(q k^T / sqrt(d)) v; q shaped like out, k and v [b, m, kv_heads*d]
+ * (rank 2: b = 1); q, k and v may be columns. Query head h uses kv head h * kv_heads / heads.
+ * Causal: query i sees keys <= i, and n == m. */
+struct kr_attention {
+    struct kr_tensor q, k, v;
+    int64_t heads, kv_heads;
+    enum kr_mask mask;
+};
+void kr_attention(struct kr_device *dev, struct kr_tensor out,
+                  const struct kr_attention *attention);
 
-/* out = silu(gate) * up; out may be gate or up. */
+/* out = silu(gate) * up; gate and up may be columns, out may be one of them or an input. */
 void kr_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
                struct kr_tensor up);
 
-/* x *= sigmoid(gate) */
-void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate);
+/* out = x * sigmoid(gate); gate may be columns, out may be x or an input. */
+void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                    struct kr_tensor gate);
 
 /* out may be x. */
 void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
 
-/* out may be a or b. */
+/* out = a + b, b repeated over a where it is shorter: a has whole multiples of it. out may be a, or
+ * b where that does not repeat. */
 void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b);
 
 /* y += a x */
@@ -274,6 +342,16 @@ void kr_conv2d_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor x
 
 /* out[2h,2w,c] of x[h,w,c], nearest. */
 void kr_upsample2(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
+
+/* Columns of operations that come again. Where the device can replay what it did between the two
+ * calls under the same key, with the same tensors at the same addresses, kr_repeat_begin() does so
+ * and returns 0: skip the operations and kr_repeat_end(). Else it returns 1. Keys are the job's. */
+struct kr_repeat {
+    const void *address;
+    int64_t rows;
+};
+int kr_repeat_begin(struct kr_device *dev, struct kr_repeat key);
+void kr_repeat_end(struct kr_device *dev);
 
 /* Sets KR_FAULT_NOT_FINITE with "WHAT has NaN or infinity" when x has one; `what` is a literal. */
 void kr_check_finite(struct kr_device *dev, struct kr_tensor x, const char *what);

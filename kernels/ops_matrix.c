@@ -19,12 +19,12 @@ static int is_weight(const struct kr_weight *w)
 /* A weight as a tensor, for messages. */
 static struct kr_tensor weight_shape(const struct kr_weight *w)
 {
-    return (struct kr_tensor){(void *)(uintptr_t)w->data, w->dtype, 2, {w->out, w->in}};
+    return (struct kr_tensor){(void *)(uintptr_t)w->data, w->dtype, 2, {w->out, w->in}, 0};
 }
 
 static int is_map(const struct kr_tensor *out, const struct kr_tensor *x, const struct kr_weight *w)
 {
-    return is_weight(w) && is_real(out) && is_real(x) && kr_rows(out) == kr_rows(x) &&
+    return is_weight(w) && is_real(out) && is_input(x) && kr_rows(out) == kr_rows(x) &&
            kr_cols(x) == w->in && kr_cols(out) == w->out && is_apart(out, x);
 }
 
@@ -36,6 +36,41 @@ void kr_linear(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                 "out[n,N] = x[n,K] W[N,K] with a finite scale and a bias of N F32 or none",
                 {"out", &out}, {"x", &x}, {"W", &shape}))
         dev->backend->linear(dev, out, x, w, act);
+}
+
+static int are_parts(const struct kr_tensor *out, const struct kr_tensor *x,
+                     const struct kr_weight *const *w, int count)
+{
+    int64_t cols = 0;
+    for (int i = 0; i < count; i++) {
+        if (!is_weight(w[i]) || w[i]->in != kr_cols(x) || w[i]->bias.data)
+            return 0;
+        cols += w[i]->out;
+    }
+    return is_real(out) && is_input(x) && kr_rows(out) == kr_rows(x) && kr_cols(out) == cols &&
+           is_apart(out, x);
+}
+
+static void one_by_one(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                       const struct kr_weight *const *w, int count)
+{
+    for (int64_t i = 0, at = 0; i < count; at += w[i++]->out)
+        dev->backend->linear(dev, kr_columns(out, at, w[i]->out), x, w[i], KR_ACT_NONE);
+}
+
+void kr_linear_many(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                    const struct kr_weight *const *w, int count)
+{
+    if (KR_FITS(dev, "kr_linear_many", count > 0 && are_parts(&out, &x, w, count),
+                "out[n,N1+N2+..] = x[n,K] times W[N1,K], W[N2,K], .. without biases", {"out", &out},
+                {"x", &x}))
+        (dev->backend->linear_many ? dev->backend->linear_many : one_by_one)(dev, out, x, w, count);
+}
+
+enum kr_dtype kr_input_dtype(const struct kr_device *dev, const struct kr_weight *const *w,
+                             int count)
+{
+    return dev->backend->input_dtype ? dev->backend->input_dtype(dev, w, count) : dev->compute;
 }
 
 void kr_linear_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor gate,
@@ -80,30 +115,27 @@ static int64_t length_of(const struct kr_tensor *t)
     return t->dim[t->rank - 2];
 }
 
-static int attends(const struct kr_tensor *out, const struct kr_tensor *q,
-                   const struct kr_tensor *k, const struct kr_tensor *v, int64_t heads,
-                   int64_t kv_heads, enum kr_mask mask)
+static int attends(const struct kr_tensor *out, const struct kr_attention *a)
 {
-    if (!is_real(out) || !is_real(q) || !is_real(k) || !is_real(v) || q->rank < 2 || q->rank > 3 ||
-        k->rank < 2 || k->rank > 3)
+    const struct kr_tensor *q = &a->q, *k = &a->k, *v = &a->v;
+    if (!is_real(out) || !is_columns(q) || !is_columns(k) || !is_columns(v) || q->rank < 2 ||
+        q->rank > 3 || k->rank < 2 || k->rank > 3)
         return 0;
-    if (heads < 1 || kv_heads < 1 || heads % kv_heads || kr_cols(q) % heads)
+    if (a->heads < 1 || a->kv_heads < 1 || a->heads % a->kv_heads || kr_cols(q) % a->heads)
         return 0;
     return is_same_shape(out, q) && is_same_shape(k, v) && batch_of(q) == batch_of(k) &&
-           kr_cols(k) == kr_cols(q) / heads * kv_heads &&
-           (mask == KR_MASK_NONE || length_of(q) == length_of(k)) && is_apart(out, q) &&
+           kr_cols(k) == kr_cols(q) / a->heads * a->kv_heads &&
+           (a->mask == KR_MASK_NONE || length_of(q) == length_of(k)) && is_apart(out, q) &&
            is_apart(out, k) && is_apart(out, v);
 }
 
-void kr_attention(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                  struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                  enum kr_mask mask)
+void kr_attention(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a)
 {
-    if (KR_FITS(dev, "kr_attention", attends(&out, &q, &k, &v, heads, kv_heads, mask),
+    if (KR_FITS(dev, "kr_attention", attends(&out, a),
                 "q and out [b,n,heads*d], k and v [b,m,kv_heads*d], kv_heads dividing heads, n = m "
                 "when causal",
-                {"out", &out}, {"q", &q}, {"k", &k}, {"v", &v}))
-        dev->backend->attention(dev, out, q, k, v, heads, kv_heads, mask);
+                {"out", &out}, {"q", &a->q}, {"k", &a->k}, {"v", &a->v}))
+        dev->backend->attention(dev, out, a);
 }
 
 static int convolves(const struct kr_tensor *out, const struct kr_tensor *x,
@@ -120,7 +152,7 @@ static int convolves(const struct kr_tensor *out, const struct kr_tensor *x,
 static struct kr_tensor conv_shape(const struct kr_conv *c)
 {
     return (struct kr_tensor){
-        (void *)(uintptr_t)c->data, c->dtype, 4, {c->out, c->in, c->kh, c->kw}};
+        (void *)(uintptr_t)c->data, c->dtype, 4, {c->out, c->in, c->kh, c->kw}, 0};
 }
 
 void kr_conv2d(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,

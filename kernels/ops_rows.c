@@ -21,7 +21,7 @@ void kr_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x
 {
     struct kr_tensor none = {0};
     if (KR_FITS(dev, "kr_rms_norm",
-                is_real(&out) && is_real(&x) && is_same_shape(&out, &x) &&
+                is_input(&out) && is_real(&x) && is_same_shape(&out, &x) &&
                     is_vector(&weight, kr_cols(&x)) && is_same_or_apart(&out, &x),
                 "out shaped like x and a weight F32 [cols]", {"out", &out}, {"x", &x},
                 {"weight", &weight}) &&
@@ -35,7 +35,7 @@ void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr
 {
     int64_t n = kr_cols(&x);
     if (KR_FITS(dev, "kr_rms_norm_modulate",
-                is_real(&out) && is_real(&x) && is_same_shape(&out, &x) && is_vector(&weight, n) &&
+                is_input(&out) && is_real(&x) && is_same_shape(&out, &x) && is_vector(&weight, n) &&
                     is_vector(&scale, n) && is_vector(&shift, n) && is_same_or_apart(&out, &x),
                 "out shaped like x; weight, scale and shift F32 [cols]", {"out", &out}, {"x", &x},
                 {"weight", &weight}, {"scale", &scale}, {"shift", &shift}) &&
@@ -53,16 +53,28 @@ static int rotates(const struct kr_tensor *x, int64_t d, const struct kr_rope *r
            rope->cos.dim[1] == d / 2 && rope->cos.data && rope->sin.data;
 }
 
-void kr_head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
-                       float eps, const struct kr_rope *rope)
+/* x[..,n,heads*d] by weight[d]; out of d what both have to agree on */
+static int are_heads(const struct kr_tensor *x, const struct kr_tensor *weight,
+                     const struct kr_rope *rope)
 {
-    if (KR_FITS(dev, "kr_head_norm_rope",
-                is_real(&x) && x.rank >= 2 && is_f32(&weight) &&
-                    kr_cols(&x) % kr_count(&weight) == 0 && rotates(&x, kr_count(&weight), rope),
-                "x[..,n,heads*d], weight F32 [d], cos and sin F32 [n,d/2]", {"x", &x},
-                {"weight", &weight}) &&
+    return is_columns(x) && x->rank >= 2 && is_f32(weight) && kr_cols(x) % kr_count(weight) == 0 &&
+           rotates(x, kr_count(weight), rope);
+}
+
+void kr_qk_norm_rope(struct kr_device *dev, const struct kr_qk *qk, float eps,
+                     const struct kr_rope *rope)
+{
+    if (KR_FITS(dev, "kr_qk_norm_rope",
+                are_heads(&qk->q, &qk->q_weight, rope) && are_heads(&qk->k, &qk->k_weight, rope) &&
+                    kr_count(&qk->q_weight) == kr_count(&qk->k_weight) &&
+                    qk->q.dtype == qk->k.dtype && kr_rows(&qk->q) == kr_rows(&qk->k) &&
+                    is_apart(&qk->q, &qk->k),
+                "q[..,n,heads*d] and k[..,n,kv_heads*d] of one type, weights F32 [d], cos and sin "
+                "F32 [n,d/2]",
+                {"q", &qk->q}, {"k", &qk->k}, {"q_weight", &qk->q_weight},
+                {"k_weight", &qk->k_weight}) &&
         kr_live(dev))
-        dev->backend->head_norm_rope(dev, x, weight, eps, rope);
+        dev->backend->qk_norm_rope(dev, qk, eps, rope);
 }
 
 static int is_pointwise(const struct kr_tensor *out, const struct kr_tensor *a,
@@ -72,21 +84,30 @@ static int is_pointwise(const struct kr_tensor *out, const struct kr_tensor *a,
            is_same_shape(out, b) && is_same_or_apart(out, a) && is_same_or_apart(out, b);
 }
 
+/* The same where columns come in and an input goes out. */
+static int is_gated(const struct kr_tensor *out, const struct kr_tensor *a,
+                    const struct kr_tensor *b)
+{
+    return is_input(out) && is_columns(a) && is_columns(b) && is_same_shape(out, a) &&
+           is_same_shape(out, b) && is_same_or_apart(out, a) && is_same_or_apart(out, b);
+}
+
 void kr_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
                struct kr_tensor up)
 {
-    if (KR_FITS(dev, "kr_swiglu", is_pointwise(&out, &gate, &up), "three equal shapes",
-                {"out", &out}, {"gate", &gate}, {"up", &up}) &&
+    if (KR_FITS(dev, "kr_swiglu", is_gated(&out, &gate, &up), "three equal shapes", {"out", &out},
+                {"gate", &gate}, {"up", &up}) &&
         kr_live(dev))
         dev->backend->swiglu(dev, out, gate, up);
 }
 
-void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate)
+void kr_mul_sigmoid(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                    struct kr_tensor gate)
 {
-    if (KR_FITS(dev, "kr_mul_sigmoid", is_pointwise(&x, &x, &gate), "two equal shapes", {"x", &x},
-                {"gate", &gate}) &&
+    if (KR_FITS(dev, "kr_mul_sigmoid", is_gated(&out, &x, &gate) && is_apart(&out, &gate),
+                "three equal shapes", {"out", &out}, {"x", &x}, {"gate", &gate}) &&
         kr_live(dev))
-        dev->backend->mul_sigmoid(dev, x, gate);
+        dev->backend->mul_sigmoid(dev, out, x, gate);
 }
 
 void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x)
@@ -99,8 +120,12 @@ void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor 
 
 void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b)
 {
-    if (KR_FITS(dev, "kr_add", is_pointwise(&out, &a, &b), "three equal shapes", {"out", &out},
-                {"a", &a}, {"b", &b}) &&
+    if (KR_FITS(dev, "kr_add",
+                is_pointwise(&out, &a, &a) && is_real(&b) && kr_count(&a) % kr_count(&b) == 0 &&
+                    (is_apart(&out, &b) ||
+                     (kr_count(&a) == kr_count(&b) && is_same_or_apart(&out, &b))),
+                "out shaped like a, and a whole multiples of b", {"out", &out}, {"a", &a},
+                {"b", &b}) &&
         kr_live(dev))
         dev->backend->add(dev, out, a, b);
 }
@@ -212,6 +237,17 @@ void kr_upsample2(struct kr_device *dev, struct kr_tensor out, struct kr_tensor 
                 "out[2h,2w,c] of x[h,w,c]", {"out", &out}, {"x", &x}) &&
         kr_live(dev))
         dev->backend->upsample2(dev, out, x);
+}
+
+int kr_repeat_begin(struct kr_device *dev, struct kr_repeat key)
+{
+    return !dev->backend->repeat_begin || !kr_live(dev) || dev->backend->repeat_begin(dev, key);
+}
+
+void kr_repeat_end(struct kr_device *dev)
+{
+    if (dev->backend->repeat_end && !dev->planning)
+        dev->backend->repeat_end(dev);
 }
 
 void kr_check_finite(struct kr_device *dev, struct kr_tensor x, const char *what)

@@ -49,13 +49,33 @@ int64_t kr_rows(const struct kr_tensor *t)
     return rows;
 }
 
+int64_t kr_stride(const struct kr_tensor *t)
+{
+    return t->stride ? t->stride : kr_cols(t);
+}
+
+/* Integers, because a planned tensor points nowhere. */
+static void advance(struct kr_tensor *t, int64_t elements)
+{
+    if (t->data)
+        t->data = (void *)((uintptr_t)t->data + (size_t)elements * kr_dtype_size(t->dtype));
+}
+
+struct kr_tensor kr_columns(struct kr_tensor t, int64_t first, int64_t count)
+{
+    assert(t.rank > 0 && first >= 0 && count > 0 && first <= kr_cols(&t) - count);
+    t.stride = count == kr_cols(&t) ? t.stride : kr_stride(&t);
+    t.dim[t.rank - 1] = count;
+    advance(&t, first);
+    return t;
+}
+
 struct kr_tensor kr_slice(struct kr_tensor t, int64_t first, int64_t count)
 {
     assert(t.rank > 0 && first >= 0 && count >= 0 && first <= t.dim[0] - count);
-    int64_t step = t.dim[0] > 0 ? kr_count(&t) / t.dim[0] : 0;
-    /* Integers, because a planned tensor points nowhere. */
-    if (t.data)
-        t.data = (void *)((uintptr_t)t.data + (size_t)(first * step) * kr_dtype_size(t.dtype));
+    assert(t.rank > 1 || !t.stride);
+    int64_t rows = t.dim[0] > 0 ? kr_rows(&t) / t.dim[0] : 0;
+    advance(&t, t.rank > 1 ? first * rows * kr_stride(&t) : first);
     t.dim[0] = count;
     return t;
 }
@@ -63,13 +83,13 @@ struct kr_tensor kr_slice(struct kr_tensor t, int64_t first, int64_t count)
 struct kr_tensor kr_reshape(struct kr_tensor t, int64_t d0, int64_t d1, int64_t d2, int64_t d3)
 {
     const int64_t dim[KR_MAX_RANK] = {d0, d1, d2, d3};
-    int64_t count = kr_count(&t);
+    int64_t count = kr_count(&t), cols = kr_cols(&t);
     t.rank = 0;
     while (t.rank < KR_MAX_RANK && dim[t.rank] > 0) {
         t.dim[t.rank] = dim[t.rank];
         t.rank++;
     }
-    assert(kr_count(&t) == count);
-    (void)count;
+    assert(kr_count(&t) == count && (!t.stride || kr_cols(&t) == cols));
+    (void)count, (void)cols;
     return t;
 }

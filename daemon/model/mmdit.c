@@ -22,27 +22,66 @@ static const struct kr_tensor no_gate; /* adds the product as it is */
 
 /* -------------------------------------------------------------------------- a block's parts -- */
 
+/* Several maps' products side by side, and where each begins. */
+static struct kr_tensor products(struct kr_device *dev, struct kr_tensor h,
+                                 const struct kr_weight *const *w, int count)
+{
+    int64_t cols = 0;
+    struct kr_tensor out;
+
+    for (int i = 0; i < count; i++)
+        cols += w[i]->out;
+    out = h.rank == 3 ? kr_new(dev, kr_compute_dtype(dev), h.dim[0], h.dim[1], cols, 0)
+                      : kr_new(dev, kr_compute_dtype(dev), h.dim[0], cols, 0, 0);
+    kr_linear_many(dev, out, h, w, count);
+    return out;
+}
+
+/* The normalised input of maps, in what they like best. */
+static struct kr_tensor attention_input(const struct mmdit_attention *a, struct kr_device *dev,
+                                        struct kr_tensor x)
+{
+    const struct kr_weight *const w[] = {&a->wq, &a->wk, &a->wv, &a->gate};
+
+    return kr_new(dev, kr_input_dtype(dev, w, 4), x.rank == 3 ? x.dim[0] : 1, x.dim[x.rank - 2],
+                  kr_cols(&x), 0);
+}
+
+static struct kr_tensor mlp_input(const struct mmdit_mlp *mlp, struct kr_device *dev,
+                                  struct kr_tensor x)
+{
+    const struct kr_weight *const w[] = {&mlp->gate, &mlp->up};
+
+    return kr_new(dev, kr_input_dtype(dev, w, 2), kr_rows(&x), kr_cols(&x), 0, 0);
+}
+
 /* x += gate * wo(sigmoid(gate(h)) * attention(h)); h [b, n, D] is the normalised x. */
 static void attend(const struct mmdit_attention *a, struct kr_device *dev, struct kr_tensor x,
                    struct kr_tensor gate, struct kr_tensor h, const struct kr_rope *rope)
 {
+    const struct kr_weight *const in[] = {&a->wq, &a->wk, &a->wv, &a->gate}, *const out[] = {
+                                                                                 &a->wo};
     int64_t batch = h.dim[0], n = h.dim[1], head = kr_cols(&a->q_norm);
-    enum kr_dtype cd = h.dtype;
+    int64_t wide = a->wq.out, kv = a->wk.out;
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor q = kr_new(dev, cd, batch, n, a->wq.out, 0); /* [b, n, heads * head] */
-    struct kr_tensor k = kr_new(dev, cd, batch, n, a->wk.out, 0); /* [b, n, kv_heads * head] */
-    struct kr_tensor v = kr_new(dev, cd, batch, n, a->wv.out, 0);
-    struct kr_tensor o = kr_new(dev, cd, batch, n, a->wq.out, 0);
+    struct kr_tensor all = products(dev, h, in, 4); /* [b, n, q | k | v | gate] */
+    struct kr_qk qk = {.q = kr_columns(all, 0, wide),
+                       .k = kr_columns(all, wide, kv),
+                       .q_weight = a->q_norm,
+                       .k_weight = a->k_norm};
+    struct kr_attention attention = {.q = qk.q,
+                                     .k = qk.k,
+                                     .v = kr_columns(all, wide + kv, kv),
+                                     .heads = wide / head,
+                                     .kv_heads = kv / head};
+    struct kr_tensor o = kr_new(dev, all.dtype, batch, n, wide, 0);
+    enum kr_dtype best = kr_input_dtype(dev, out, 1);
+    struct kr_tensor gated = best == o.dtype ? o : kr_new(dev, best, batch, n, wide, 0);
 
-    kr_linear(dev, q, h, &a->wq, KR_ACT_NONE);
-    kr_linear(dev, k, h, &a->wk, KR_ACT_NONE);
-    kr_linear(dev, v, h, &a->wv, KR_ACT_NONE);
-    kr_head_norm_rope(dev, q, a->q_norm, norm_eps, rope);
-    kr_head_norm_rope(dev, k, a->k_norm, norm_eps, rope);
-    kr_attention(dev, o, q, k, v, a->wq.out / head, a->wk.out / head, KR_MASK_NONE);
-    kr_linear(dev, q, h, &a->gate, KR_ACT_NONE); /* q has done its work */
-    kr_mul_sigmoid(dev, o, q);
-    kr_linear_add(dev, x, gate, o, &a->wo);
+    kr_qk_norm_rope(dev, &qk, norm_eps, rope);
+    kr_attention(dev, o, &attention);
+    kr_mul_sigmoid(dev, gated, o, kr_columns(all, wide + 2 * kv, wide));
+    kr_linear_add(dev, x, gate, gated, &a->wo);
     kr_arena_release(dev, mark);
 }
 
@@ -50,14 +89,13 @@ static void attend(const struct mmdit_attention *a, struct kr_device *dev, struc
 static void feed_forward(const struct mmdit_mlp *mlp, struct kr_device *dev, struct kr_tensor x,
                          struct kr_tensor gate, struct kr_tensor h)
 {
-    int64_t n = kr_rows(&h);
+    const struct kr_weight *const in[] = {&mlp->gate, &mlp->up}, *const out[] = {&mlp->down};
+    int64_t n = kr_rows(&h), hidden = mlp->gate.out;
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor g = kr_new(dev, h.dtype, n, mlp->gate.out, 0, 0); /* [n, hidden] */
-    struct kr_tensor u = kr_new(dev, h.dtype, n, mlp->up.out, 0, 0);
+    struct kr_tensor both = products(dev, h, in, 2); /* [n, gate | up] */
+    struct kr_tensor g = kr_new(dev, kr_input_dtype(dev, out, 1), n, hidden, 0, 0);
 
-    kr_linear(dev, g, h, &mlp->gate, KR_ACT_NONE);
-    kr_linear(dev, u, h, &mlp->up, KR_ACT_NONE);
-    kr_swiglu(dev, g, g, u);
+    kr_swiglu(dev, g, kr_columns(both, 0, hidden), kr_columns(both, hidden, hidden));
     kr_linear_add(dev, x, gate, g, &mlp->down);
     kr_arena_release(dev, mark);
 }
@@ -69,12 +107,13 @@ static void feed_forward(const struct mmdit_mlp *mlp, struct kr_device *dev, str
 static void text_block(const struct mmdit_text_block *t, struct kr_device *dev, struct kr_tensor x)
 {
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor h = kr_new(dev, kr_compute_dtype(dev), x.dim[0], x.dim[1], x.dim[2], 0);
+    struct kr_tensor flat = kr_reshape(x, kr_rows(&x), kr_cols(&x), 0, 0);
+    struct kr_tensor h = attention_input(&t->attn, dev, x), h2 = mlp_input(&t->mlp, dev, x);
 
     kr_rms_norm(dev, h, x, t->pre_norm, norm_eps, KR_ACT_NONE);
     attend(&t->attn, dev, x, no_gate, h, NULL);
-    kr_rms_norm(dev, h, x, t->post_norm, norm_eps, KR_ACT_NONE);
-    feed_forward(&t->mlp, dev, x, no_gate, h);
+    kr_rms_norm(dev, h2, flat, t->post_norm, norm_eps, KR_ACT_NONE);
+    feed_forward(&t->mlp, dev, x, no_gate, h2);
     kr_arena_release(dev, mark);
 }
 
@@ -153,24 +192,34 @@ static void embed_time(const struct mmdit *m, struct kr_device *dev, struct kr_t
     kr_arena_release(dev, mark);
 }
 
-/* x [n, D] through one block; `shared` [6, D] is embed_time()'s modulation. */
+/* x [n, D] through one block; mod [6, D]: scale, shift and gate of the attention, then of the MLP.
+ */
 static void block_forward(const struct mmdit_block *t, struct kr_device *dev, struct kr_tensor x,
-                          struct kr_tensor shared, const struct kr_rope *rope)
+                          struct kr_tensor mod, const struct kr_rope *rope)
 {
-    int64_t n = x.dim[0], width = x.dim[1];
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor mod = kr_new(dev, KR_F32, 6, width, 0, 0);
-    struct kr_tensor h = kr_new(dev, kr_compute_dtype(dev), 1, n, width, 0);
-    struct kr_tensor flat = kr_reshape(h, n, width, 0, 0);
+    struct kr_tensor wide = kr_reshape(x, 1, x.dim[0], x.dim[1], 0); /* [1, n, D] */
+    struct kr_tensor h = attention_input(&t->attn, dev, x), h2 = mlp_input(&t->mlp, dev, x);
 
-    kr_add(dev, mod, shared, t->modulation);
-    kr_rms_norm_modulate(dev, flat, x, t->pre_norm, norm_eps, kr_slice(mod, 0, 1),
+    kr_rms_norm_modulate(dev, h, wide, t->pre_norm, norm_eps, kr_slice(mod, 0, 1),
                          kr_slice(mod, 1, 1));
-    attend(&t->attn, dev, x, kr_slice(mod, 2, 1), h, rope);
-    kr_rms_norm_modulate(dev, flat, x, t->post_norm, norm_eps, kr_slice(mod, 3, 1),
+    attend(&t->attn, dev, wide, kr_slice(mod, 2, 1), h, rope);
+    kr_rms_norm_modulate(dev, h2, x, t->post_norm, norm_eps, kr_slice(mod, 3, 1),
                          kr_slice(mod, 4, 1));
-    feed_forward(&t->mlp, dev, x, kr_slice(mod, 5, 1), flat);
+    feed_forward(&t->mlp, dev, x, kr_slice(mod, 5, 1), h2);
     kr_arena_release(dev, mark);
+}
+
+static void all_blocks(const struct mmdit *m, struct kr_device *dev, struct kr_tensor x,
+                       struct kr_tensor modulations, const struct kr_rope *rope)
+{
+    struct kr_repeat same = {rope->cos.data, x.dim[0]}; /* the rest lies where it lay */
+
+    if (!kr_repeat_begin(dev, same))
+        return;
+    for (int64_t i = 0; i < m->block_count; i++)
+        block_forward(&m->blocks[i], dev, x, kr_slice(modulations, 6 * i, 6), rope);
+    kr_repeat_end(dev);
 }
 
 /* Image tokens x [n, D] to patches [n, channels * 4]; `vector` [1, D] is embed_time()'s. */
@@ -199,14 +248,15 @@ void mmdit_forward(const struct mmdit *m, struct kr_device *dev, struct kr_tenso
     struct kr_tensor patches = kr_new(dev, KR_F32, image, m->first.in, 0, 0); /* [image, 64] */
     struct kr_tensor vector = kr_new(dev, KR_F32, 1, m->width, 0, 0);
     struct kr_tensor modulation = kr_new(dev, KR_F32, 6, m->width, 0, 0);
+    struct kr_tensor modulations = kr_new(dev, KR_F32, 6 * m->block_count, m->width, 0, 0);
 
     assert(latent.dim[1] % m->patch == 0 && latent.dim[2] % m->patch == 0);
     embed_time(m, dev, vector, modulation, t);
     kr_patchify(dev, patches, latent);
     kr_copy(dev, kr_slice(x, 0, n), text);
     kr_linear(dev, kr_slice(x, n, image), patches, &m->first, KR_ACT_NONE);
-    for (int64_t i = 0; i < m->block_count; i++)
-        block_forward(&m->blocks[i], dev, x, modulation, rope);
+    kr_add(dev, modulations, m->modulations, modulation); /* the same six for every block */
+    all_blocks(m, dev, x, modulations, rope);
     last_layer(m, dev, patches, kr_slice(x, n, image), vector);
     kr_unpatchify(dev, velocity, patches);
     kr_arena_release(dev, mark);

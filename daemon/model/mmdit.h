@@ -27,7 +27,6 @@ struct mmdit_text_block {
 };
 
 struct mmdit_block {
-    struct kr_tensor modulation; /* [6, width]: scale, shift, gate before attention and MLP */
     struct kr_tensor pre_norm, post_norm; /* [width] */
     struct mmdit_attention attn;
     struct mmdit_mlp mlp;
@@ -46,6 +45,8 @@ struct mmdit {
     struct kr_tensor projector;            /* [taps] */
     struct mmdit_text_block layerwise[2], refiner[2];
     struct mmdit_block *blocks;
+    struct kr_tensor modulations; /* [blocks * 6, width]: a block's scale, shift and gate before the
+                                     attention, then before the MLP */
 };
 
 int mmdit_open(const char *path, struct weights **weights, struct kr_err *err);

@@ -138,7 +138,8 @@ static void bind_block(struct binder *b, struct mmdit_block *t, const struct mmd
     char block[64];
 
     snprintf(block, sizeof(block), "blocks.%lld.", (long long)i);
-    bind_vector(b, &t->modulation, 6, m->width, 0, "%smod.lin", block);
+    bind_vector_into(b, b->dev ? kr_slice(m->modulations, 6 * i, 6) : (struct kr_tensor){0}, 6,
+                     m->width, 0, "%smod.lin", block);
     bind_vector(b, &t->pre_norm, m->width, 0, 1, "%sprenorm.scale", block);
     bind_attention(b, &t->attn, m->width, &size, block);
     bind_vector(b, &t->post_norm, m->width, 0, 1, "%spostnorm.scale", block);
@@ -184,6 +185,8 @@ int mmdit_bind(struct mmdit *m, const struct weights *weights, struct kr_device 
         mmdit_fini(m, dev);
         return -1;
     }
+    if (dev != NULL)
+        m->modulations = kr_persist(dev, NULL, 6 * m->block_count, m->width);
     bind_all(&b, m);
     if (binder_end(&b)) {
         mmdit_fini(m, dev);
@@ -209,7 +212,6 @@ static void free_text_block(struct mmdit_text_block *t, struct kr_device *dev)
 
 static void free_block(struct mmdit_block *t, struct kr_device *dev)
 {
-    kr_persist_free(dev, &t->modulation);
     kr_persist_free(dev, &t->pre_norm);
     kr_persist_free(dev, &t->post_norm);
     free_attention(&t->attn, dev);
@@ -228,6 +230,7 @@ static void free_vectors(struct mmdit *m, struct kr_device *dev)
     }
     for (int64_t i = 0; m->blocks != NULL && i < m->block_count; i++)
         free_block(&m->blocks[i], dev);
+    kr_persist_free(dev, &m->modulations);
     kr_persist_free(dev, &m->text_norm);
     kr_persist_free(dev, &m->last_norm);
     kr_persist_free(dev, &m->last_modulation);

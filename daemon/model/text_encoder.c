@@ -145,18 +145,25 @@ static void attend(const struct text_encoder *te, const struct text_layer *l, st
 {
     int64_t n = x.dim[0];
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor q = kr_new(dev, h.dtype, n, l->q.out, 0, 0); /* [n, heads * head] */
-    struct kr_tensor k = kr_new(dev, h.dtype, n, l->k.out, 0, 0); /* [n, kv_heads * head] */
-    struct kr_tensor v = kr_new(dev, h.dtype, n, l->v.out, 0, 0);
-    struct kr_tensor o = kr_new(dev, h.dtype, n, l->q.out, 0, 0);
+    const struct kr_weight *const in[] = {&l->q, &l->k, &l->v};
+    int64_t wide = l->q.out, kv = l->k.out;
+    struct kr_tensor all = kr_new(dev, h.dtype, n, wide + 2 * kv, 0, 0); /* [n, q | k | v] */
+    struct kr_tensor o = kr_new(dev, h.dtype, n, wide, 0, 0);
+    struct kr_qk qk = {.q = kr_columns(all, 0, wide),
+                       .k = kr_columns(all, wide, kv),
+                       .q_weight = l->q_norm,
+                       .k_weight = l->k_norm};
+    struct kr_attention attention = {.q = qk.q,
+                                     .k = qk.k,
+                                     .v = kr_columns(all, wide + kv, kv),
+                                     .heads = te->heads,
+                                     .kv_heads = te->kv_heads,
+                                     .mask = KR_MASK_CAUSAL};
 
     kr_rms_norm(dev, h, x, l->input_norm, norm_eps, KR_ACT_NONE);
-    kr_linear(dev, q, h, &l->q, KR_ACT_NONE);
-    kr_linear(dev, k, h, &l->k, KR_ACT_NONE);
-    kr_linear(dev, v, h, &l->v, KR_ACT_NONE);
-    kr_head_norm_rope(dev, q, l->q_norm, norm_eps, rope);
-    kr_head_norm_rope(dev, k, l->k_norm, norm_eps, rope);
-    kr_attention(dev, o, q, k, v, te->heads, te->kv_heads, KR_MASK_CAUSAL);
+    kr_linear_many(dev, all, h, in, 3);
+    kr_qk_norm_rope(dev, &qk, norm_eps, rope);
+    kr_attention(dev, o, &attention);
     kr_linear_add(dev, x, (struct kr_tensor){0}, o, &l->o);
     kr_arena_release(dev, mark);
 }
@@ -167,13 +174,14 @@ static void feed_forward(const struct text_layer *l, struct kr_device *dev, stru
 {
     int64_t n = x.dim[0];
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor g = kr_new(dev, h.dtype, n, l->gate.out, 0, 0); /* [n, hidden] */
-    struct kr_tensor u = kr_new(dev, h.dtype, n, l->up.out, 0, 0);
+    const struct kr_weight *const in[] = {&l->gate, &l->up};
+    int64_t hidden = l->gate.out;
+    struct kr_tensor both = kr_new(dev, h.dtype, n, 2 * hidden, 0, 0); /* [n, gate | up] */
+    struct kr_tensor g = kr_new(dev, h.dtype, n, hidden, 0, 0);
 
     kr_rms_norm(dev, h, x, l->post_norm, norm_eps, KR_ACT_NONE);
-    kr_linear(dev, g, h, &l->gate, KR_ACT_NONE);
-    kr_linear(dev, u, h, &l->up, KR_ACT_NONE);
-    kr_swiglu(dev, g, g, u);
+    kr_linear_many(dev, both, h, in, 2);
+    kr_swiglu(dev, g, kr_columns(both, 0, hidden), kr_columns(both, hidden, hidden));
     kr_linear_add(dev, x, (struct kr_tensor){0}, g, &l->down);
     kr_arena_release(dev, mark);
 }

@@ -165,7 +165,8 @@ static bool is_vector(const struct st_tensor *t, int64_t d0, int64_t d1)
     return rank < 2 || (rank == 2 && (d1 == 0 || (dim[0] == d0 && dim[1] == d1)));
 }
 
-/* The values in device memory. Reads the file, so only on the second run. */
+/* The values in device memory, that of *out if it has any. Reads the file, so only on the second
+ * run. */
 static void upload(struct binder *b, const struct st_tensor *t, struct kr_tensor *out, int64_t d0,
                    int64_t d1, float scale, float plus)
 {
@@ -184,7 +185,10 @@ static void upload(struct binder *b, const struct st_tensor *t, struct kr_tensor
                "value %zu of %s is NaN or infinite; the file is damaged, fetch it again", i,
                t->full);
     } else {
-        *out = kr_persist(b->dev, host, d0, d1);
+        if (out->data)
+            kr_upload(b->dev, *out, host);
+        else
+            *out = kr_persist(b->dev, host, d0, d1);
         if (!out->data)
             refuse(b, KR_NO_MEMORY, "no device memory for %s", t->full);
     }
@@ -263,6 +267,23 @@ void bind_linear_bias(struct binder *b, struct kr_weight *w, int64_t out, int64_
     va_end(args);
     bind_linear(b, w, out, in, "%s", name);
     bind_bias(b, &w->bias, out, name);
+}
+
+void bind_vector_into(struct binder *b, struct kr_tensor t, int64_t d0, int64_t d1, float plus,
+                      const char *name, ...)
+{
+    char full[ST_MAX_NAME];
+    const struct st_tensor *found;
+    va_list args;
+
+    if (b->failed)
+        return;
+    va_start(args, name);
+    format_name(full, name, args);
+    va_end(args);
+    found = need(b, full, "");
+    if (found)
+        bind_values(b, &t, d0, d1, plus, found);
 }
 
 void bind_vector(struct binder *b, struct kr_tensor *t, int64_t d0, int64_t d1, float plus,

@@ -40,6 +40,9 @@ size_t weights_bytes(const struct weights *weights);     /* of the file */
  * A file that was replaced by rename does not count as changed. */
 int weights_unchanged(const struct weights *weights, struct kr_err *err);
 
+/* How the header says that latents map to colours (its kread.latent_rgb), NULL: not at all. */
+const char *weights_preview(const struct weights *weights);
+
 /* Shape of one tensor (after prefix stripping): its rank with dim[] filled, -1 if there is none. */
 int weights_shape(const struct weights *weights, const char *name, int64_t dim[8]);
 
@@ -81,6 +84,10 @@ void bind_linear_bias(struct binder *b, struct kr_weight *w, int64_t out, int64_
  * are dropped ([n,1,1,1] for [n]), and flat for [d0, d1] and the other way round. */
 void bind_vector(struct binder *b, struct kr_tensor *t, int64_t d0, int64_t d1, float plus,
                  const char *name, ...) __attribute__((format(printf, 6, 7)));
+
+/* The same values into `t`, which is memory of the device already; data NULL while checking. */
+void bind_vector_into(struct binder *b, struct kr_tensor t, int64_t d0, int64_t d1, float plus,
+                      const char *name, ...) __attribute__((format(printf, 6, 7)));
 
 /* A convolution LAYER.weight [out, in, k, k] or [out, in, kt, k, k] with LAYER.bias. */
 void bind_conv(struct binder *b, struct kr_conv *conv, int64_t out, int64_t in, int64_t k,

@@ -48,10 +48,10 @@ static void divide(const struct attention_op *op, int thread, struct attention_b
 static void gather(const struct attention_op *op, const struct kr_tensor *t, int64_t first,
                    int64_t head, int64_t rows, float *to)
 {
-    int64_t cols = kr_cols(t);
+    int64_t stride = kr_stride(t);
     for (int64_t r = 0; r < rows; r++)
         op->cpu->rows->to_f32(to + r * op->d,
-                              cpu_at(t->data, t->dtype, (first + r) * cols + head * op->d),
+                              cpu_at(t->data, t->dtype, (first + r) * stride + head * op->d),
                               t->dtype, (size_t)op->d);
 }
 
@@ -138,27 +138,25 @@ static void attention_f32(struct attention_op *op, int64_t batch)
         kr_fault_set(dev, KR_FAULT_LOST, "oneDNN failed in an attention's product");
 }
 
-void cpu_attention(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                   struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                   enum kr_mask mask)
+void cpu_attention(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a)
 {
     struct attention_op op = {.cpu = cpu_of(dev),
                               .out = out,
-                              .q = q,
-                              .k = k,
-                              .v = v,
-                              .heads = heads,
-                              .kv_heads = kv_heads,
-                              .d = kr_cols(&q) / heads,
-                              .n = q.dim[q.rank - 2],
-                              .m = k.dim[k.rank - 2],
-                              .causal = mask == KR_MASK_CAUSAL};
+                              .q = a->q,
+                              .k = a->k,
+                              .v = a->v,
+                              .heads = a->heads,
+                              .kv_heads = a->kv_heads,
+                              .d = kr_cols(&a->q) / a->heads,
+                              .n = a->q.dim[a->q.rank - 2],
+                              .m = a->k.dim[a->k.rank - 2],
+                              .causal = a->mask == KR_MASK_CAUSAL};
     struct kr_mark mark = kr_arena_mark(dev);
 #if defined(__x86_64__)
     if (op.cpu->isa == KR_ISA_AMX && dev->compute == KR_BF16)
-        attention_amx(dev, out, q, k, v, heads, kv_heads, op.causal);
+        attention_amx(dev, out, a);
     else
 #endif
-        attention_f32(&op, q.rank == 3 ? q.dim[0] : 1);
+        attention_f32(&op, a->q.rank == 3 ? a->q.dim[0] : 1);
     kr_arena_release(dev, mark);
 }

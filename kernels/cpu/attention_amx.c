@@ -79,11 +79,12 @@ static struct amx_work work_of(const struct amx_attention *at, int thread, size_
 static void gather(const struct amx_attention *at, const struct kr_tensor *t, int64_t first,
                    int64_t head, int64_t rows, int64_t all, int64_t width, uint16_t *to)
 {
-    int64_t cols = kr_cols(t);
+    int64_t stride = kr_stride(t);
     for (int64_t r = 0; r < all; r++, to += width) {
         int64_t there = r < rows ? at->d : 0;
         if (there)
-            at->cpu->rows->to_bf16(to, cpu_at(t->data, t->dtype, (first + r) * cols + head * at->d),
+            at->cpu->rows->to_bf16(to,
+                                   cpu_at(t->data, t->dtype, (first + r) * stride + head * at->d),
                                    t->dtype, (size_t)there);
         memset(to + there, 0, (size_t)(width - there) * sizeof *to);
     }
@@ -346,29 +347,27 @@ static void run_sequence(void *arg, int64_t item, int thread)
     amx_end();
 }
 
-void attention_amx(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                   struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                   int causal)
+void attention_amx(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a)
 {
     struct amx_attention at = {.cpu = cpu_of(dev),
                                .out = out,
-                               .q = q,
-                               .k = k,
-                               .v = v,
-                               .heads = heads,
-                               .kv_heads = kv_heads,
-                               .causal = causal};
+                               .q = a->q,
+                               .k = a->k,
+                               .v = a->v,
+                               .heads = a->heads,
+                               .kv_heads = a->kv_heads,
+                               .causal = a->mask == KR_MASK_CAUSAL};
     int64_t threads = at.cpu->pool.threads;
-    at.batch = q.rank == 3 ? q.dim[0] : 1;
-    at.d = kr_cols(&q) / heads;
-    at.n = q.dim[q.rank - 2];
-    at.m = k.dim[k.rank - 2];
+    at.batch = at.q.rank == 3 ? at.q.dim[0] : 1;
+    at.d = kr_cols(&at.q) / at.heads;
+    at.n = at.q.dim[at.q.rank - 2];
+    at.m = at.k.dim[at.k.rank - 2];
     at.depth = round_up(at.d, AMX_BLOCK);
     at.width = round_up(at.d, 32);
     at.keys = round_up(at.m, STRIP);
     at.blocks = (at.n + QUERIES - 1) / QUERIES;
     at.packed_bytes = (size_t)(at.keys * (at.depth + at.width)) * sizeof(uint16_t);
-    int64_t sequences = at.batch * kv_heads;
+    int64_t sequences = at.batch * at.kv_heads;
     int by_sequence = at.m <= SHORT && at.batch > 1;
     work_of(&at, 0, &at.piece);
     at.packed = kr_scratch(dev, at.packed_bytes * (size_t)(by_sequence ? threads : sequences));
@@ -380,7 +379,7 @@ void attention_amx(struct kr_device *dev, struct kr_tensor out, struct kr_tensor
         return;
     }
     cpu_each(at.cpu, sequences * (at.keys / STRIP), run_pack, &at);
-    cpu_each(at.cpu, at.batch * heads * at.blocks, run_block, &at);
+    cpu_each(at.cpu, at.batch * at.heads * at.blocks, run_block, &at);
 }
 
 #else

@@ -134,12 +134,9 @@ void cpu_linear(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                 const struct kr_weight *w, enum kr_act act);
 void cpu_linear_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor gate,
                     struct kr_tensor x, const struct kr_weight *w);
-void cpu_attention(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                   struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                   enum kr_mask mask);
-void attention_amx(struct kr_device *dev, struct kr_tensor out, struct kr_tensor q,
-                   struct kr_tensor k, struct kr_tensor v, int64_t heads, int64_t kv_heads,
-                   int causal); /* attention_amx.c, where the CPU has tiles */
+void cpu_attention(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a);
+void attention_amx(struct kr_device *dev, struct kr_tensor out,
+                   const struct kr_attention *a); /* attention_amx.c, where the CPU has tiles */
 void cpu_conv2d(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                 struct kr_conv *conv);
 void cpu_conv2d_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor x,
@@ -154,11 +151,12 @@ void cpu_embed(struct kr_device *dev, struct kr_tensor out, const struct kr_weig
 void cpu_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                   struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
                   struct kr_tensor shift);
-void cpu_head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
-                        float eps, const struct kr_rope *rope);
+void cpu_qk_norm_rope(struct kr_device *dev, const struct kr_qk *qk, float eps,
+                      const struct kr_rope *rope);
 void cpu_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
                 struct kr_tensor up);
-void cpu_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate);
+void cpu_mul_sigmoid(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                     struct kr_tensor gate);
 void cpu_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
 void cpu_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b);
 void cpu_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x);

@@ -49,7 +49,7 @@ void linear_finish(const struct linear_op *op, const float *c, int64_t stride, i
     const float *bias = op->w->bias.data ? (const float *)op->w->bias.data + first : NULL;
     float buf[LINEAR_PANEL];
     for (int64_t t = 0; t < tokens; t++, c += stride) {
-        int64_t at = (token + t) * op->w->out + first;
+        int64_t at = (token + t) * kr_stride(&op->out) + first;
         float *out = cpu_room(&op->out, at, buf);
         if (op->add) {
             k->finish_add(out, c, op->w->scale, bias, op->gate ? op->gate + first : NULL,

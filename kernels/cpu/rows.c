@@ -34,19 +34,40 @@ static void each_item(struct row_op *op, void (*run)(void *op, int64_t item, int
 
 /* --------------------------------------------------------------------------- pointwise ------ */
 
+/* Rows here are what lies together in all operands: the whole tensor, a row where one is columns,
+ * or b where it repeats. */
+static int64_t together(const struct row_op *op)
+{
+    if (op->a.stride || op->b.stride || op->out.stride)
+        return kr_cols(&op->out);
+    return op->b.data && kr_count(&op->b) < kr_count(&op->a) ? kr_count(&op->b)
+                                                             : kr_count(&op->out);
+}
+
+/* Where row `row` of rows of `cols` begins. */
+static int64_t begins(const struct kr_tensor *t, int64_t row, int64_t cols)
+{
+    return t->stride ? row * t->stride : row * cols % kr_count(t);
+}
+
 static void run_pointwise(void *arg, int64_t item, int thread)
 {
     const struct row_op *op = arg;
     float out_buf[CHUNK], a_buf[CHUNK], b_buf[CHUNK];
-    int64_t end = (int64_t)(size_t)cpu_least((item + 1) * op->rows_an_item, op->rows);
+    int64_t end = cpu_least((item + 1) * op->rows_an_item, op->rows);
+    size_t n;
     (void)thread;
-    for (int64_t i = item * op->rows_an_item; i < end; i += CHUNK) {
-        size_t n = (size_t)cpu_least(end - i, CHUNK);
-        const float *a = cpu_get(op->cpu, &op->a, i, a_buf, n);
-        const float *b = op->b.data ? cpu_get(op->cpu, &op->b, i, b_buf, n) : NULL;
-        float *out = cpu_room(&op->out, i, out_buf);
+    for (int64_t i = item * op->rows_an_item; i < end; i += (int64_t)n) {
+        int64_t row = i / op->cols, at = i % op->cols;
+        n = (size_t)cpu_least(cpu_least(end - i, op->cols - at), CHUNK);
+        int64_t to = begins(&op->out, row, op->cols) + at;
+        const float *a = cpu_get(op->cpu, &op->a, begins(&op->a, row, op->cols) + at, a_buf, n);
+        const float *b =
+            op->b.data ? cpu_get(op->cpu, &op->b, begins(&op->b, row, op->cols) + at, b_buf, n)
+                       : NULL;
+        float *out = cpu_room(&op->out, to, out_buf);
         op->pointwise(op, out, a, b, n);
-        cpu_put(op->cpu, &op->out, i, out, n);
+        cpu_put(op->cpu, &op->out, to, out, n);
     }
 }
 
@@ -57,8 +78,9 @@ static void pointwise(struct kr_device *dev, struct row_op op,
     op.cpu = cpu_of(dev);
     op.pointwise = kernel;
     op.rows = kr_count(&op.out);
-    op.cols = 1;
-    each_item(&op, run_pointwise);
+    op.cols = together(&op);
+    op.rows_an_item = cpu_rows_an_item(1);
+    cpu_each(op.cpu, (op.rows + op.rows_an_item - 1) / op.rows_an_item, run_pointwise, &op);
 }
 
 static void do_copy(const struct row_op *op, float *out, const float *a, const float *b, size_t n)
@@ -116,9 +138,10 @@ void cpu_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor ga
     pointwise(dev, (struct row_op){.out = out, .a = gate, .b = up}, do_swiglu);
 }
 
-void cpu_mul_sigmoid(struct kr_device *dev, struct kr_tensor x, struct kr_tensor gate)
+void cpu_mul_sigmoid(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
+                     struct kr_tensor gate)
 {
-    pointwise(dev, (struct row_op){.out = x, .a = x, .b = gate}, do_mul_sigmoid);
+    pointwise(dev, (struct row_op){.out = out, .a = x, .b = gate}, do_mul_sigmoid);
 }
 
 void cpu_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x)
@@ -185,7 +208,8 @@ static void head_row(const struct row_op *op, int64_t row, float *buf)
     const struct row_kernels *k = op->cpu->rows;
     const struct row_norm norm = {.weight = op->weight, .eps = op->value};
     size_t d = (size_t)op->cols;
-    int64_t at = row * op->cols;
+    int64_t heads = kr_cols(&op->a) / op->cols;
+    int64_t at = row / heads * kr_stride(&op->a) + row % heads * op->cols;
     struct row_tensor x = row_at(&op->a, at);
     if (!op->rope) {
         k->rms_norm(&x, &x, &norm, d);
@@ -193,7 +217,6 @@ static void head_row(const struct row_op *op, int64_t row, float *buf)
     }
     struct row_tensor turned = {cpu_room(&op->a, at, buf), KR_F32};
     const struct kr_tensor *cos = &op->rope->cos;
-    int64_t heads = kr_cols(&op->b) / op->cols;
     int64_t angle = row / heads % cos->dim[0] * cos->dim[1];
     k->rms_norm(&turned, &x, &norm, d);
     k->rope(turned.data, (const float *)cos->data + angle,
@@ -211,26 +234,32 @@ static void run_heads(void *arg, int64_t item, int thread)
         head_row(op, row, buf);
 }
 
-void cpu_head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
-                        float eps, const struct kr_rope *rope)
+static void head_norm_rope(struct kr_device *dev, struct kr_tensor x, struct kr_tensor weight,
+                           float eps, const struct kr_rope *rope)
 {
     int64_t d = kr_count(&weight);
     if (x.dtype != KR_F32 && d > CHUNK) {
         kr_fault_set(dev, KR_FAULT_MISUSE,
-                     "kr_head_norm_rope: a head of %lld in BF16 is more than "
+                     "kr_qk_norm_rope: a head of %lld in BF16 is more than "
                      "the %d supported",
                      (long long)d, CHUNK);
         return;
     }
     struct row_op op = {.cpu = cpu_of(dev),
                         .a = x,
-                        .b = x,
                         .weight = weight.data,
                         .value = eps,
                         .rope = rope,
                         .rows = kr_count(&x) / d,
                         .cols = d};
     each_item(&op, run_heads);
+}
+
+void cpu_qk_norm_rope(struct kr_device *dev, const struct kr_qk *qk, float eps,
+                      const struct kr_rope *rope)
+{
+    head_norm_rope(dev, qk->q, qk->q_weight, eps, rope);
+    head_norm_rope(dev, qk->k, qk->k_weight, eps, rope);
 }
 
 static void run_mix(void *arg, int64_t item, int thread)

@@ -68,14 +68,15 @@ static void check(struct kr_device *dev, const struct shape *s, enum kr_dtype dt
 {
     struct kr_mark mark = kr_arena_mark(dev);
     struct kr_tensor q = filled(dev, dtype, s->batch, s->n, s->heads * s->d, s->spread);
-    struct kr_tensor k = filled(dev, dtype, s->batch, s->m, s->kv_heads * s->d, s->spread);
-    struct kr_tensor v = filled(dev, dtype, s->batch, s->m, s->kv_heads * s->d, 1);
+    int64_t kv = s->kv_heads * s->d; /* keys and values are columns of one tensor */
+    struct kr_tensor both = filled(dev, dtype, s->batch, s->m, 2 * kv + 1, s->spread);
+    struct kr_tensor k = kr_columns(both, 0, kv), v = kr_columns(both, kv + 1, kv);
     struct kr_tensor out = s->batch > 1 ? kr_new(dev, dtype, s->batch, s->n, s->heads * s->d, 0)
                                         : kr_new(dev, dtype, s->n, s->heads * s->d, 0, 0);
     float *hq = values_of(dev, q), *hk = values_of(dev, k), *hv = values_of(dev, v);
     double *want = define(s, hq, hk, hv);
     double spread = s->spread > 1 ? s->spread * s->spread : 1;
-    kr_attention(dev, out, q, k, v, s->heads, s->kv_heads, s->mask);
+    kr_attention(dev, out, &(struct kr_attention){q, k, v, s->heads, s->kv_heads, s->mask});
     double product = kr_compute_dtype(dev) == KR_BF16 ? 8e-3 : 3e-6;
     assert_close(dev, out, want, spread * product + storage_tolerance(dtype));
     free(want);
@@ -139,7 +140,7 @@ static void extreme_body(struct kr_device *dev)
     struct kr_tensor tq = tensor_of(dev, KR_F32, q, N, D, 0),
                      tk = tensor_of(dev, KR_F32, k, N, D, 0);
     struct kr_tensor tv = tensor_of(dev, KR_F32, v, N, D, 0), out = kr_new(dev, KR_F32, N, D, 0, 0);
-    kr_attention(dev, out, tq, tk, tv, 1, 1, KR_MASK_NONE);
+    kr_attention(dev, out, &(struct kr_attention){tq, tk, tv, 1, 1, KR_MASK_NONE});
     assert_close(dev, out, want, 4e-3);
 }
 

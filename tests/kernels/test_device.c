@@ -67,7 +67,7 @@ static float forward(struct model *m, struct kr_device *dev, int64_t n)
         kr_linear(dev, wide, h, &m->w, KR_ACT_SILU);
         kr_linear_add(dev, y, none, wide, &m->back);
         struct kr_tensor a = kr_new(dev, KR_F32, n, 64, 0, 0);
-        kr_attention(dev, a, y, x, x, 4, 4, KR_MASK_CAUSAL);
+        kr_attention(dev, a, &(struct kr_attention){y, x, x, 4, 4, KR_MASK_CAUSAL});
         kr_arena_release(dev, mark);
     }
     struct kr_tensor picture = kr_reshape(y, n, 4, 16, 0);
@@ -286,13 +286,24 @@ WRONG(embed_id, kr_embed(s->dev, s->x, &s->w, outside, 2))
 WRONG(norm_weight, kr_rms_norm(s->dev, s->x, s->x, s->v3, 0, KR_ACT_NONE))
 WRONG(norm_shape, kr_rms_norm(s->dev, s->y, s->x, s->v4, 0, KR_ACT_NONE))
 WRONG(norm_shift, kr_rms_norm_modulate(s->dev, s->x, s->x, s->v4, 0, s->v4, s->v3))
-WRONG(head_length, kr_head_norm_rope(s->dev, s->x, s->v3, 0, NULL))
-WRONG(head_positions, kr_head_norm_rope(s->dev, s->x, s->v4, 0, &s->rope))
-WRONG(attention_heads, kr_attention(s->dev, s->h, s->x, s->x, s->x, 3, 1, KR_MASK_NONE))
+WRONG(many_bias, const struct kr_weight *const w[] = {&s->w}; s->w.bias = f32(s, 6, 0, 0);
+      kr_linear_many(s->dev, s->y, s->x, w, 1))
+WRONG(many_cols, const struct kr_weight *const w[] = {&s->w, &s->w};
+      kr_linear_many(s->dev, s->y, s->x, w, 2))
+WRONG(head_length, struct kr_qk qk = {s->x, f32(s, 3, 4, 0), s->v3, s->v3};
+      kr_qk_norm_rope(s->dev, &qk, 0, NULL))
+WRONG(head_positions, struct kr_qk qk = {s->x, f32(s, 3, 4, 0), s->v4, s->v4};
+      kr_qk_norm_rope(s->dev, &qk, 0, &s->rope))
+WRONG(head_overlap, struct kr_qk qk = {s->x, s->x, s->v4, s->v4};
+      kr_qk_norm_rope(s->dev, &qk, 0, NULL))
+WRONG(attention_heads,
+      kr_attention(s->dev, s->h, &(struct kr_attention){s->x, s->x, s->x, 3, 1, KR_MASK_NONE}))
 WRONG(attention_causal, struct kr_tensor k = kr_reshape(s->y, 3, 4, 0, 0);
-      kr_attention(s->dev, s->h, s->x, k, k, 1, 1, KR_MASK_CAUSAL))
+      kr_attention(s->dev, s->h, &(struct kr_attention){s->x, k, k, 1, 1, KR_MASK_CAUSAL}))
+WRONG(norm_columns, kr_rms_norm(s->dev, f32(s, 3, 2, 0), kr_columns(s->x, 1, 2),
+                                kr_slice(s->v4, 0, 2), 0, KR_ACT_NONE))
 WRONG(swiglu_shape, kr_swiglu(s->dev, s->x, s->x, s->y))
-WRONG(sigmoid_shape, kr_mul_sigmoid(s->dev, s->x, s->y))
+WRONG(sigmoid_shape, kr_mul_sigmoid(s->dev, s->x, s->x, s->y))
 WRONG(gelu_shape, kr_gelu_tanh(s->dev, s->y, s->x))
 WRONG(add_overlap, kr_add(s->dev, kr_slice(s->p, 0, 2), kr_slice(s->p, 1, 2), kr_slice(s->p, 2, 2)))
 WRONG(add_scaled_shape, kr_add_scaled(s->dev, s->x, 1, s->y))
@@ -328,8 +339,12 @@ static const struct {
     {"kr_rms_norm", norm_weight},
     {"kr_rms_norm", norm_shape},
     {"kr_rms_norm_modulate", norm_shift},
-    {"kr_head_norm_rope", head_length},
-    {"kr_head_norm_rope", head_positions},
+    {"kr_linear_many", many_bias},
+    {"kr_linear_many", many_cols},
+    {"kr_qk_norm_rope", head_length},
+    {"kr_qk_norm_rope", head_positions},
+    {"kr_qk_norm_rope", head_overlap},
+    {"kr_rms_norm", norm_columns},
     {"kr_attention", attention_heads},
     {"kr_attention", attention_causal},
     {"kr_swiglu", swiglu_shape},

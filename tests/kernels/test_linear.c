@@ -86,6 +86,52 @@ static void test_linear(void **state)
     on_every_device(linear_body);
 }
 
+/* Three maps of one input, of different types, scales and sizes, side by side. */
+static void check_many(struct kr_device *dev, int64_t n, int64_t in, enum kr_dtype dtype)
+{
+    static const int64_t outs[] = {40, 7, 129};
+    struct kr_mark mark = kr_arena_mark(dev);
+    float *host = random_floats((size_t)(n * in)), *zeros = calloc(129, sizeof *zeros);
+    struct kr_tensor x = tensor_of(dev, KR_BF16, host, n, in, 0);
+    struct kr_tensor out = kr_new(dev, dtype, n, 40 + 7 + 129, 0, 0);
+    float *rounded = values_of(dev, x);
+    struct kr_weight w[3];
+    const struct kr_weight *all[] = {&w[0], &w[1], &w[2]};
+    void *to_free[3];
+    for (int i = 0; i < 3; i++) {
+        w[i] = (struct kr_weight){.dtype = i == 1 ? KR_BF16 : KR_F8_E4M3,
+                                  .out = outs[i],
+                                  .in = in,
+                                  .scale = (float)(i + 1) / sqrtf((float)in)};
+        w[i].data = random_stored(w[i].dtype, (size_t)(outs[i] * in), 0, &to_free[i]);
+    }
+    kr_linear_many(dev, out, x, all, 3);
+    for (int64_t i = 0, at = 0; i < 3; at += outs[i++]) {
+        double *want = product(rounded, n, &w[i], zeros);
+        assert_close(dev, kr_columns(out, at, outs[i]), want,
+                     product_tolerance(dev, in) + storage_tolerance(dtype));
+        free(want);
+        free(to_free[i]);
+    }
+    free(rounded);
+    free(zeros);
+    free(host);
+    kr_arena_release(dev, mark);
+}
+
+static void many_body(struct kr_device *dev)
+{
+    check_many(dev, 1, 64, KR_F32);
+    check_many(dev, 37, 130, KR_F32);
+    check_many(dev, 200, 512, KR_BF16);
+}
+
+static void test_linear_many(void **state)
+{
+    (void)state;
+    on_every_device(many_body);
+}
+
 static void check_linear_add(struct kr_device *dev, int64_t n, int64_t out, int64_t in, int gated)
 {
     struct kr_mark mark = kr_arena_mark(dev);
@@ -226,11 +272,9 @@ static void test_threads_do_not_matter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_linear_add),
-        cmocka_unit_test(test_all_codes),
-        cmocka_unit_test(test_embed),
-        cmocka_unit_test(test_threads_do_not_matter),
+        cmocka_unit_test(test_linear),     cmocka_unit_test(test_linear_many),
+        cmocka_unit_test(test_linear_add), cmocka_unit_test(test_all_codes),
+        cmocka_unit_test(test_embed),      cmocka_unit_test(test_threads_do_not_matter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,31 +111,50 @@ static void rotate(double *v, int64_t d, const float *cos, const float *sin,
     }
 }
 
-static void head_case(struct kr_device *dev, int64_t batch, int64_t n, int64_t heads, int64_t d,
-                      enum kr_dtype dtype, int roped, enum kr_rope_pairs pairs)
+/* Heads of x, whose rows are `stride` apart from column `first` on, as they shall be. */
+static double *want_heads(const struct sample *x, int64_t first, int64_t heads, int64_t d,
+                          const float *weight, const struct sample *cos, const struct sample *sin,
+                          const enum kr_rope_pairs *pairs)
 {
-    struct kr_mark mark = kr_arena_mark(dev);
-    struct sample x =
-        batch > 1 ? sample(dev, dtype, batch, n, heads * d) : sample(dev, dtype, n, heads * d, 0);
-    struct sample w = sample(dev, KR_F32, d, 0, 0);
-    struct sample cos = sample(dev, KR_F32, n, d / 2, 0), sin = sample(dev, KR_F32, n, d / 2, 0);
-    struct kr_rope rope = {cos.t, sin.t, pairs};
-    double *want = wanted(batch * n * heads * d);
-    for (int64_t i = 0; i < batch * n * heads; i++) {
+    int64_t rows = kr_rows(&x->t), stride = kr_cols(&x->t), n = x->t.dim[x->t.rank - 2];
+    double *want = wanted(rows * heads * d);
+    for (int64_t i = 0; i < rows * heads; i++) {
+        const float *from = x->x + i / heads * stride + first + i % heads * d;
         double sum = 0, *v = want + i * d;
         int64_t angle = i / heads % n * (d / 2);
         for (int64_t c = 0; c < d; c++)
-            sum += (double)x.x[i * d + c] * x.x[i * d + c];
+            sum += (double)from[c] * from[c];
         for (int64_t c = 0; c < d; c++)
-            v[c] = x.x[i * d + c] / sqrt(sum / (double)d + 1e-6) * w.x[c];
-        if (roped)
-            rotate(v, d, cos.x + angle, sin.x + angle, pairs);
+            v[c] = from[c] / sqrt(sum / (double)d + 1e-6) * weight[c];
+        if (pairs)
+            rotate(v, d, cos->x + angle, sin->x + angle, *pairs);
     }
-    kr_head_norm_rope(dev, x.t, w.t, 1e-6f, roped ? &rope : NULL);
-    assert_close(dev, x.t, want, storage_tolerance(dtype));
-    free(want);
-    free(x.x);
-    free(w.x);
+    return want;
+}
+
+/* Queries of 5 and keys of 2 heads, columns of one tensor with a gap between them, or dense. */
+static void head_case(struct kr_device *dev, int64_t batch, int64_t n, int64_t d,
+                      enum kr_dtype dtype, int roped, enum kr_rope_pairs pairs)
+{
+    struct kr_mark mark = kr_arena_mark(dev);
+    int64_t wide = 7 * d + 3;
+    struct sample all =
+        batch > 1 ? sample(dev, dtype, batch, n, wide) : sample(dev, dtype, n, wide, 0);
+    struct sample wq = sample(dev, KR_F32, d, 0, 0), wk = sample(dev, KR_F32, d, 0, 0);
+    struct sample cos = sample(dev, KR_F32, n, d / 2, 0), sin = sample(dev, KR_F32, n, d / 2, 0);
+    struct kr_rope rope = {cos.t, sin.t, pairs};
+    struct kr_qk qk = {kr_columns(all.t, 0, 5 * d), kr_columns(all.t, 5 * d + 3, 2 * d), wq.t,
+                       wk.t};
+    double *want_q = want_heads(&all, 0, 5, d, wq.x, &cos, &sin, roped ? &pairs : NULL);
+    double *want_k = want_heads(&all, 5 * d + 3, 2, d, wk.x, &cos, &sin, roped ? &pairs : NULL);
+    kr_qk_norm_rope(dev, &qk, 1e-6f, roped ? &rope : NULL);
+    assert_close(dev, qk.q, want_q, storage_tolerance(dtype));
+    assert_close(dev, qk.k, want_k, storage_tolerance(dtype));
+    free(want_q);
+    free(want_k);
+    free(all.x);
+    free(wq.x);
+    free(wk.x);
     free(cos.x);
     free(sin.x);
     kr_arena_release(dev, mark);
@@ -147,13 +166,13 @@ static void head_body(struct kr_device *dev)
     for (size_t i = 0; i < sizeof d / sizeof d[0]; i++)
         for (int t = 0; t < 2; t++)
             for (int roped = 0; roped < 2; roped++) {
-                head_case(dev, 1, random_between(1, 50), 5, d[i], types[t], roped, KR_ROPE_HALVES);
-                head_case(dev, 3, random_between(1, 20), 2, d[i], types[t], roped,
+                head_case(dev, 1, random_between(1, 50), d[i], types[t], roped, KR_ROPE_HALVES);
+                head_case(dev, 3, random_between(1, 20), d[i], types[t], roped,
                           KR_ROPE_INTERLEAVED);
             }
 }
 
-static void test_head_norm_rope(void **state)
+static void test_qk_norm_rope(void **state)
 {
     (void)state;
     on_every_device(head_body);
@@ -200,8 +219,8 @@ static struct kr_tensor compute(struct kr_device *dev, enum pointwise op, struct
         kr_add(dev, out, a, b);
         return out;
     case MUL_SIGMOID:
-        kr_mul_sigmoid(dev, a, b);
-        return a;
+        kr_mul_sigmoid(dev, out, a, b);
+        return out;
     case ADD_SCALED:
         kr_add_scaled(dev, a, -0.3f, b);
         return a;
@@ -237,7 +256,9 @@ static void pointwise_body(struct kr_device *dev)
         for (int l = 0; l < LENGTHS; l++)
             for (int mix = 0; mix < 8; mix++) {
                 enum kr_dtype t[] = {types[mix & 1], types[mix >> 1 & 1], types[mix >> 2]};
-                int in_place = op == SWIGLU || op == ADD ? l % 3 : op == GELU ? l % 2 : 0;
+                int in_place = op == SWIGLU || op == ADD         ? l % 3
+                               : op == GELU || op == MUL_SIGMOID ? l % 2
+                                                                 : 0;
                 if (op == GUIDE && mix)
                     continue;
                 pointwise_case(dev, (enum pointwise)op, random_between(1, 30), lengths[l], t,
@@ -245,10 +266,57 @@ static void pointwise_body(struct kr_device *dev)
             }
 }
 
+/* Both operands are columns of one tensor. */
+static void columns_case(struct kr_device *dev, enum pointwise op, int64_t rows, int64_t cols,
+                         enum kr_dtype dtype)
+{
+    struct kr_mark mark = kr_arena_mark(dev);
+    struct sample both = sample(dev, dtype, rows, 2 * cols + 5, 0);
+    double *want = wanted(rows * cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        const float *row = both.x + i / cols * (2 * cols + 5) + i % cols;
+        want[i] = define(op, row[1], row[cols + 3]);
+    }
+    struct kr_tensor out = compute(dev, op, kr_new(dev, KR_F32, rows, cols, 0, 0),
+                                   kr_columns(both.t, 1, cols), kr_columns(both.t, cols + 3, cols));
+    assert_close(dev, out, want, storage_tolerance(KR_F32));
+    free(want);
+    free(both.x);
+    kr_arena_release(dev, mark);
+}
+
+/* a has `times` times the rows of b. */
+static void repeat_case(struct kr_device *dev, int64_t times, int64_t rows, int64_t cols)
+{
+    struct kr_mark mark = kr_arena_mark(dev);
+    struct sample a = sample(dev, KR_F32, times * rows, cols, 0);
+    struct sample b = sample(dev, KR_F32, rows, cols, 0);
+    double *want = wanted(times * rows * cols);
+    for (int64_t i = 0; i < times * rows * cols; i++)
+        want[i] = (double)a.x[i] + b.x[i % (rows * cols)];
+    kr_add(dev, a.t, a.t, b.t);
+    assert_close(dev, a.t, want, storage_tolerance(KR_F32));
+    free(want);
+    free(a.x);
+    free(b.x);
+    kr_arena_release(dev, mark);
+}
+
+static void columns_body(struct kr_device *dev)
+{
+    for (int l = 0; l < LENGTHS; l++)
+        for (int t = 0; t < 2; t++) {
+            columns_case(dev, SWIGLU, random_between(1, 30), lengths[l], types[t]);
+            columns_case(dev, MUL_SIGMOID, random_between(1, 30), lengths[l], types[t]);
+            repeat_case(dev, random_between(1, 5), 1 + t, lengths[l]);
+        }
+}
+
 static void test_pointwise(void **state)
 {
     (void)state;
     on_every_device(pointwise_body);
+    on_every_device(columns_body);
 }
 
 /* The functions at their ends: no overflow where the limit exists. */
@@ -266,7 +334,7 @@ static void ends_body(struct kr_device *dev)
     float *silu = values_of(dev, out);
     kr_gelu_tanh(dev, out, t);
     float *gelus = values_of(dev, out);
-    kr_mul_sigmoid(dev, one, t);
+    kr_mul_sigmoid(dev, one, one, t);
     float *sigmoids = values_of(dev, one);
     for (int i = 0; i < N; i++) {
         double rest = 1e-6 * fabs(x[i]) + 1e-36;
@@ -479,7 +547,7 @@ static void test_upsample(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norms),     cmocka_unit_test(test_head_norm_rope),
+        cmocka_unit_test(test_norms),     cmocka_unit_test(test_qk_norm_rope),
         cmocka_unit_test(test_pointwise), cmocka_unit_test(test_ends),
         cmocka_unit_test(test_rounding),  cmocka_unit_test(test_mix_taps),
         cmocka_unit_test(test_timestep),  cmocka_unit_test(test_patches),
