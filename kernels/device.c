@@ -194,6 +194,11 @@ size_t kr_weights_held(const struct kr_device *dev)
     return dev->backend->weights_held ? dev->backend->weights_held(dev) : 0;
 }
 
+int kr_device_has_memory(const struct kr_device *dev)
+{
+    return dev->backend->plan_weights != NULL;
+}
+
 size_t kr_plan_weights(const struct kr_device *dev, enum kr_residency residency)
 {
     return dev->backend->plan_weights ? dev->backend->plan_weights(dev, residency) : 0;

@@ -149,11 +149,16 @@ struct kr_cuda_options {
  */
 struct kr_device *kr_device_open_cuda(const struct kr_cuda_options *options, char *why,
                                       size_t size);
+
+/* Whether the module is there and fits this program; looks for no GPU. -1: `why` says what is
+ * wrong. */
+int kr_cuda_check(char *why, size_t size);
 void kr_device_close(struct kr_device *dev);
 
 const char *kr_device_name(const struct kr_device *dev);     /* "cpu: 2 threads, bf16 (amx)" */
 enum kr_dtype kr_compute_dtype(const struct kr_device *dev); /* what products take: BF16 or F32 */
 size_t kr_device_free_memory(const struct kr_device *dev);   /* bytes, measured now */
+int kr_device_has_memory(const struct kr_device *dev);       /* of its own, apart from the host's */
 
 /* Starts a job: forgets the last fault, empties the arena and makes room for `bytes` (from
  * planning). `cancel` is looked at during long work and may be NULL. Returns -1 with why filled

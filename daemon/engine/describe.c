@@ -20,6 +20,11 @@ static void memory(const struct engine *e, struct jsonout *j)
         jsonout_int(j, part_keys[i], (int64_t)weights_bytes(e->parts.file[i]));
     jsonout_int(j, "default_job", (int64_t)(plan.arena + plan.host));
     jsonout_int(j, "default_job_rows", plan.rows);
+    if (e->cuda) {
+        jsonout_int(j, "weights_resident", (int64_t)plan.weights[ENGINE_RESIDENT]);
+        jsonout_int(j, "weights_cached", (int64_t)plan.weights[ENGINE_CACHED]);
+        jsonout_int(j, "weights_streamed", (int64_t)plan.weights[ENGINE_STREAM]);
+    }
     jsonout_int(j, "job", (int64_t)atomic_load(&e->in_use));
     jsonout_int(j, "last_planned", (int64_t)atomic_load(&e->last_arena));
     jsonout_int(j, "last_peak", (int64_t)atomic_load(&e->last_peak));

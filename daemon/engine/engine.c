@@ -28,10 +28,11 @@ struct origin engine_origin(const struct engine *e)
 
 int engine_check_device(enum engine_device device, struct kr_err *err)
 {
-    if (device != ENGINE_DEVICE_CUDA)
+    char why[300] = "";
+
+    if (device != ENGINE_DEVICE_CUDA || kr_cuda_check(why, sizeof(why)) == 0)
         return 0;
-    return kr_fail(err, KR_BAD_CONFIG,
-                   "device cuda: this build has no CUDA device; set device to cpu or auto");
+    return kr_fail(err, KR_BAD_CONFIG, "device cuda: %s; set device to cpu or auto", why);
 }
 
 /* All that can be refused about the files is refused here, before anything is allocated. */
@@ -57,15 +58,43 @@ static struct kr_device *open_cpu(const struct engine_config *config, struct kr_
     return dev;
 }
 
+static struct kr_device *open_cuda(struct kr_err *err)
+{
+    const struct kr_cuda_options options = {0};
+    char why[300] = "";
+    struct kr_device *dev = kr_device_open_cuda(&options, why, sizeof(why));
+
+    if (!dev)
+        kr_fail(err, KR_DEVICE, "the CUDA device can't be opened: %s", why);
+    return dev;
+}
+
+/* Sets e->cuda and device_why, too. */
+static struct kr_device *open_best(struct engine *e, const struct engine_config *config,
+                                   struct kr_err *err)
+{
+    struct kr_device *dev;
+
+    snprintf(e->device_why, sizeof(e->device_why), "set by the configuration");
+    if (config->device == ENGINE_DEVICE_CPU)
+        return open_cpu(config, err);
+    dev = open_cuda(err);
+    e->cuda = dev != NULL;
+    if (config->device == ENGINE_DEVICE_CUDA)
+        return dev;
+    if (dev)
+        snprintf(e->device_why, sizeof(e->device_why), "chosen because it is there");
+    else
+        snprintf(e->device_why, sizeof(e->device_why), "chosen because %.360s", err->text);
+    return dev ? dev : open_cpu(config, err);
+}
+
 static int open_device(struct engine *e, const struct engine_config *config, struct kr_err *err)
 {
-    e->dev = open_cpu(config, err);
+    e->dev = open_best(e, config, err);
     if (!e->dev)
         return -1;
     snprintf(e->device_name, sizeof(e->device_name), "%s", kr_device_name(e->dev));
-    snprintf(e->device_why, sizeof(e->device_why), "%s",
-             config->device == ENGINE_DEVICE_AUTO ? "chosen because this build has no CUDA device"
-                                                  : "set by the configuration");
     return e->family->bind(&e->parts, config, e->dev, &e->model, err);
 }
 
@@ -78,7 +107,7 @@ static int open_planner(struct engine *e, const struct engine_config *config, st
         return kr_fail(err, KR_NO_MEMORY, "no memory for the planner");
     pthread_mutex_init(&planner->lock, NULL);
     e->planner = planner;
-    planner->dev = open_cpu(config, err);
+    planner->dev = e->cuda ? open_cuda(err) : open_cpu(config, err);
     if (!planner->dev)
         return -1;
     return e->family->bind(&e->parts, config, planner->dev, &planner->model, err);
@@ -110,8 +139,8 @@ static int open_all(struct engine *e, const struct engine_config *config, struct
         open_planner(e, config, err) < 0)
         return -1;
     e->family->dims(e->model, &e->dims);
-    plan_residency(e, config->residency);
-    return 0;
+    plan_measure(e);
+    return plan_residency(e, config->residency, err);
 }
 
 int engine_open(const struct engine_config *config, struct engine **engine, struct kr_err *err)

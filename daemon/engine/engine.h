@@ -79,6 +79,11 @@ struct engine_job {
     void *user;
     void (*progress)(void *user, const struct engine_progress *p);
     int (*image)(void *user, const struct engine_image *image, struct kr_err *err);
+    /* May be NULL. params->preview > 0 asks for one after every so many steps, but the last: a
+     * small RGB PNG, 1/8 of the picture each way, of what the picture will probably be. `preview`
+     * has the picture's index and seed and its own width and height. Comes just before the
+     * progress() of the same step. */
+    void (*preview)(void *user, const struct engine_image *preview);
 };
 
 /* What one job cost. */

@@ -13,6 +13,7 @@
 #include <stdint.h>
 
 #include "daemon/engine/engine.h"
+#include "daemon/engine/preview.h"
 #include "daemon/engine/prompt.h"
 #include "daemon/model/tokenizer.h"
 #include "daemon/weights/weights.h"
@@ -69,6 +70,7 @@ struct family {
     void (*unbind)(void *model, struct kr_device *dev);
     void (*dims)(const void *model, struct family_dims *dims);
     int (*facts)(const void *model, enum part part, struct fact facts[MAX_FACTS]); /* how many */
+    const struct preview_map *(*preview)(const void *model);
 
     int (*prompt)(const void *model, enum kr_dialect dialect, const char *text,
                   struct prompt *prompt, struct kr_err *err);

@@ -210,18 +210,37 @@ static int decode(struct run *r)
     return run_tick(r, "decode", 1, 1);
 }
 
+/* A row at a time, as a large picture takes a while. */
+static int to_pixels(struct run *r)
+{
+    const struct kr_params *p = r->job->params;
+
+    for (int64_t y = 0; y < p->height; y++) {
+        if (atomic_load(r->job->cancel))
+            return kr_fail(r->err, KR_CANCELLED, "the job was cancelled");
+        pixels_from_planes((enum kr_dialect)p->dialect, r->host, p->width * p->height, y * p->width,
+                           p->width, r->rgb);
+    }
+    return 0;
+}
+
 static int hand_over(struct run *r, int64_t seed, const char *kread, const char *parameters)
 {
     const struct kr_params *p = r->job->params;
     const struct pngfile_text texts[2] = {{"parameters", parameters}, {"kread", kread}};
+    const struct pngfile file = {.rgb = r->rgb,
+                                 .width = p->width,
+                                 .height = p->height,
+                                 .texts = texts,
+                                 .text_count = 2,
+                                 .cancel = r->job->cancel};
     struct engine_image image = {
         .index = r->image, .seed = seed, .width = p->width, .height = p->height};
     double before = seconds_now();
     void *png;
     int rc;
 
-    pixels_from_planes((enum kr_dialect)p->dialect, r->host, p->width * p->height, r->rgb);
-    if (pngfile_encode(r->rgb, p->width, p->height, texts, 2, &png, &image.png_size, r->err) < 0)
+    if (to_pixels(r) < 0 || pngfile_encode(&file, &png, &image.png_size, r->err) < 0)
         return -1;
     r->times->png += seconds_now() - before;
     image.png = png;
@@ -302,6 +321,7 @@ static int run_in_arena(struct run *r)
     char why[256];
     int rc;
 
+    plan_apply(e, &r->plan);
     if (kr_job_begin(e->dev, r->job->cancel, r->plan.arena, why, sizeof(why)) < 0)
         return kr_fail(r->err, kr_device_sync(e->dev) == KR_FAULT_LOST ? KR_DEVICE : KR_NO_MEMORY,
                        "%s", why);
@@ -310,6 +330,7 @@ static int run_in_arena(struct run *r)
     r->times->peak = kr_job_peak(e->dev);
     kr_job_end(e->dev);
     atomic_store(&e->in_use, 0);
+    plan_measure(e);
     atomic_store(&e->last_arena, r->plan.arena);
     atomic_store(&e->last_peak, r->times->peak);
     return rc;
@@ -329,6 +350,7 @@ static int run_init(struct run *r)
     const struct kr_params *p = r->job->params;
     size_t pixel_count = (size_t)(p->width * p->height), latent_count;
 
+    plan_measure(r->e);
     if (check_files(r) < 0 ||
         work_init(&r->work, r->e->family, r->e->model, r->e->dev, p, r->err) < 0 ||
         plan_job(r->e, &r->work, &r->plan, r->err) < 0)

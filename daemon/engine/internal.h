@@ -15,11 +15,16 @@
 #include "daemon/engine/infotext.h"
 #include "daemon/engine/work.h"
 
-/* What a job will need beside the model. */
+enum { RESIDENCIES = ENGINE_STREAM + 1 };
+
+/* What a job will need. */
 struct plan {
-    size_t arena; /* bytes on the device */
-    size_t host;  /* bytes of the picture on its way to the client */
-    int64_t rows; /* decode in bands of so many latent rows; 0: whole */
+    size_t arena;                    /* bytes on the device */
+    size_t host;                     /* bytes of the picture on its way to the client */
+    int64_t rows;                    /* decode in bands of so many latent rows; 0: whole */
+    enum engine_residency residency; /* how the weights come to the device for it */
+    size_t weights[RESIDENCIES];     /* bytes that they take there; 0 where the host's do */
+    size_t ring;                     /* bytes for ENGINE_STREAM */
 };
 
 /* Requests are planned by the loop while the worker computes. The worker's device and model are the
@@ -42,8 +47,12 @@ struct engine {
     struct family_dims dims;
     void *model;           /* the worker's */
     struct kr_device *dev; /* the worker's */
-    char device_name[96], device_why[160];
+    bool cuda;             /* what dev is */
+    char device_name[96], device_why[400];
     enum engine_residency residency;
+    bool residency_chosen; /* not set by the owner: a job that is too large may go lower */
+    atomic_size_t
+        idle_free; /* bytes of a device's own memory, without arena and weights; any thread */
     char residency_why[256];
     struct kr_params profile_defaults, generation_defaults;
     int64_t max_pixels, max_steps, max_count;
@@ -65,12 +74,16 @@ int plan_job(const struct engine *e, struct work *w, struct plan *plan, struct k
 int plan_request(const struct engine *e, const struct kr_params *p, struct plan *plan,
                  void (*look)(const struct work *w, void *user), void *user, struct kr_err *err);
 /* Fills residency and residency_why. */
-void plan_residency(struct engine *e, enum engine_residency asked);
+int plan_residency(struct engine *e, enum engine_residency asked, struct kr_err *err);
 /* A job with the profile's own defaults, for reports; found once. Any thread. */
 struct plan plan_default(const struct engine *e);
 size_t plan_free_memory(const struct engine *e); /* what a new job could have */
 void plan_stage_begin(const struct engine *e, enum part part);
 void plan_stage_end(const struct engine *e, enum part part);
+void plan_apply(const struct engine *e, const struct plan *plan); /* the worker's, between jobs */
+void plan_step_end(const struct engine *e);
+/* Measures what is free while no job runs; the worker's, and engine_open()'s. */
+void plan_measure(struct engine *e);
 const char *residency_name(enum engine_residency residency);
 
 /* resolve.c */

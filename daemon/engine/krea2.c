@@ -12,6 +12,7 @@
  */
 #include "daemon/engine/family.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,6 +29,7 @@ struct model {
     struct mmdit mmdit;
     struct vae vae;
     struct prompt_template template;
+    struct preview_map preview;
 };
 
 /* Rows of the embedding that no token has: published files pad the matrix by a few hundred. */
@@ -199,6 +201,15 @@ static void unbind(void *model, struct kr_device *dev)
     free(m);
 }
 
+static int read_preview(struct model *m, const struct weights *vae, struct kr_err *err)
+{
+    const char *text = weights_preview(vae);
+
+    assert(m->vae.channels == PREVIEW_CHANNELS);
+    m->preview = preview_wan21;
+    return text ? preview_map_read(&m->preview, text, weights_name(vae), err) : 0;
+}
+
 static int bind_parts(struct model *m, const struct parts *parts,
                       const struct engine_config *config, struct kr_device *dev, struct kr_err *err)
 {
@@ -207,7 +218,7 @@ static int bind_parts(struct model *m, const struct parts *parts,
         mmdit_bind(&m->mmdit, parts->file[PART_DIFFUSION_MODEL], dev, err) < 0 ||
         vae_bind(&m->vae, parts->file[PART_VAE], dev, err) < 0)
         return -1;
-    if (check_together(m, parts, err) < 0)
+    if (check_together(m, parts, err) < 0 || read_preview(m, parts->file[PART_VAE], err) < 0)
         return -1;
     return prompt_template_init(&m->template, parts->tokenizer, parts->tokenizer_name, err);
 }
@@ -281,6 +292,13 @@ static int facts(const void *model, enum part part, struct fact f[MAX_FACTS])
     return 2;
 }
 
+static const struct preview_map *preview(const void *model)
+{
+    const struct model *m = model;
+
+    return &m->preview;
+}
+
 /* ----------------------------------------------------------------------- columns ------ */
 
 static int prompt(const void *model, enum kr_dialect dialect, const char *text,
@@ -345,6 +363,7 @@ const struct family krea2 = {
     .unbind = unbind,
     .dims = dims,
     .facts = facts,
+    .preview = preview,
     .prompt = prompt,
     .encode = encode,
     .refine = refine,

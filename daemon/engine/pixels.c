@@ -27,11 +27,18 @@ static uint8_t level_comfyui(float x)
     return (uint8_t)((clamp(x) + 1.0f) / 2.0f * 255.0f);
 }
 
-void pixels_from_planes(enum kr_dialect dialect, const float *planes, int64_t count, uint8_t *rgb)
+void pixels_from_planes(enum kr_dialect dialect, const float *planes, int64_t pixels, int64_t first,
+                        int64_t count, uint8_t *rgb)
 {
-    uint8_t (*level)(float) = dialect == KR_DIALECT_KREA ? level_krea : level_comfyui;
+    for (int64_t c = 0; c < 3; c++) {
+        const float *x = planes + c * pixels + first;
+        uint8_t *to = rgb + 3 * first + c;
 
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t c = 0; c < 3; c++)
-            rgb[i * 3 + c] = level(planes[c * count + i]);
+        if (dialect == KR_DIALECT_KREA)
+            for (int64_t i = 0; i < count; i++)
+                to[3 * i] = level_krea(x[i]);
+        else
+            for (int64_t i = 0; i < count; i++)
+                to[3 * i] = level_comfyui(x[i]);
+    }
 }

@@ -6,7 +6,9 @@
 
 #include "proto/fields.h"
 
-/* The decoder's planes [3, count], -1 black and 1 white, to count RGB pixels of 8 bits. */
-void pixels_from_planes(enum kr_dialect dialect, const float *planes, int64_t count, uint8_t *rgb);
+/* Pixels [first, first + count) of the decoder's planes [3, pixels], -1 black and 1 white, to 8-bit
+ * RGB at the same place of rgb. */
+void pixels_from_planes(enum kr_dialect dialect, const float *planes, int64_t pixels, int64_t first,
+                        int64_t count, uint8_t *rgb);
 
 #endif

@@ -10,6 +10,10 @@
  * says what this process asks of it: `resident` keeps every file mapped in, `cached` gives a
  * stage's pages back when the stage ends, `stream` gives the diffusion model's back after every
  * step as well. In all three the pages may stay in the page cache while nobody else wants them.
+ *
+ * A device with memory of its own has copies of the weights there: of all stages, of one at a time,
+ * or of what a ring holds. Where the owner leaves the choice, each job takes the first of these
+ * that it fits with.
  */
 #include "daemon/engine/internal.h"
 
@@ -59,28 +63,50 @@ void planner_free(struct planner *planner, const struct family *family)
     free(planner);
 }
 
-/* What a running job holds will be free again before the next one starts. */
+/* What a running job holds will be free again before the next one starts. Of a device's own memory
+ * that is only known while none runs. */
 size_t plan_free_memory(const struct engine *e)
 {
     if (e->planner->pretend_free)
         return e->planner->pretend_free;
+    if (kr_device_has_memory(e->planner->dev))
+        return atomic_load(&e->idle_free);
     return kr_device_free_memory(e->planner->dev) + atomic_load(&e->in_use);
 }
 
-/* The arena's peak of a whole job. */
-static int peak(struct work *w, int64_t rows, size_t *bytes, struct kr_err *err)
+void plan_measure(struct engine *e)
+{
+    atomic_store(&e->idle_free, kr_device_free_memory(e->dev) + kr_weights_held(e->dev));
+}
+
+static const enum kr_residency residencies[RESIDENCIES] = {
+    [ENGINE_RESIDENT] = KR_RESIDENT, [ENGINE_CACHED] = KR_CACHED, [ENGINE_STREAM] = KR_STREAM};
+
+static void all_stages(struct work *w, int64_t rows)
+{
+    work_begin(w);
+    for (int side = 0; side < w->sides; side++)
+        work_encode(w, side, NULL);
+    kr_stage_end(w->dev);
+    work_picture(w);
+    work_step(w, 1, -1);
+    kr_stage_end(w->dev);
+    work_decode(w, rows);
+    kr_stage_end(w->dev);
+}
+
+/* The arena's peak of a whole job, decoded in bands of `rows`, and the weights of its stages. */
+static int plan_rows(struct work *w, struct plan *plan, int64_t rows, struct kr_err *err)
 {
     enum kr_fault fault;
 
     kr_plan_begin(w->dev);
-    work_begin(w);
-    for (int side = 0; side < w->sides; side++)
-        work_encode(w, side, NULL);
-    work_picture(w);
-    work_step(w, 1, -1);
-    work_decode(w, rows);
+    all_stages(w, rows);
     fault = kr_device_sync(w->dev);
-    *bytes = kr_plan_end(w->dev);
+    plan->rows = rows;
+    plan->arena = kr_plan_end(w->dev);
+    for (int r = ENGINE_RESIDENT; r <= ENGINE_STREAM; r++)
+        plan->weights[r] = kr_plan_weights(w->dev, residencies[r]);
     if (fault == KR_FINE)
         return 0;
     return kr_fail(err, KR_BAD_FILE, "the model can't run this request: %s",
@@ -93,29 +119,43 @@ static size_t host_bytes(const struct kr_params *p)
     return (size_t)(p->width * p->height) * 3 * (sizeof(float) + 1 + 2);
 }
 
-static int too_large(const struct work *w, const struct plan *plan, size_t free, struct kr_err *err)
+static size_t job_bytes(const struct engine *e, const struct plan *plan)
 {
-    char need[16], have[16];
+    return plan->arena + (e->cuda ? 0 : plan->host); /* of the memory that is planned */
+}
 
+static int too_large(const struct engine *e, const struct work *w, const struct plan *plan,
+                     size_t free, struct kr_err *err)
+{
+    char need[16], weights[16], have[16], model[96] = "the model";
+
+    if (e->cuda)
+        snprintf(model, sizeof(model), "%s for the model (residency %s)",
+                 bytes_text(plan->weights[plan->residency], weights),
+                 residency_name(plan->residency));
     return kr_fail(err, KR_NO_MEMORY,
-                   "%" PRId64 "x%" PRId64 " with %zu prompt tokens needs %s of memory beside the "
-                   "model, even decoded in bands, and %s are free; ask for fewer pixels",
+                   "%" PRId64 "x%" PRId64 " with %zu prompt tokens needs %s of memory beside %s, "
+                   "even decoded in bands, and %s are free; ask for fewer pixels",
                    w->p->width, w->p->height, work_tokens(w, 0),
-                   bytes_text(plan->arena + plan->host, need), bytes_text(free, have));
+                   bytes_text(job_bytes(e, plan), need), model, bytes_text(free, have));
 }
 
 /* Bands of fewer rows save next to nothing: they are mostly margin. */
 enum { LEAST_ROWS = 8 };
 
-static int plan_rows(struct work *w, struct plan *plan, int64_t rows, struct kr_err *err)
+/* Takes the first residency that leaves room, from the engine's on. */
+static bool fits(const struct engine *e, struct plan *plan, size_t free)
 {
-    plan->rows = rows;
-    return peak(w, rows, &plan->arena, err);
-}
+    int last = e->residency_chosen ? ENGINE_STREAM : e->residency;
 
-static bool fits(const struct plan *plan, size_t free)
-{
-    return plan->arena + plan->host <= free;
+    for (int r = e->residency; r <= last; r++) {
+        plan->residency = (enum engine_residency)r;
+        if (job_bytes(e, plan) + plan->weights[r] <= free) {
+            plan->ring = free - job_bytes(e, plan);
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Whole if that fits, else the largest of ever smaller bands that does. The smallest is tried
@@ -128,17 +168,17 @@ int plan_job(const struct engine *e, struct work *w, struct plan *plan, struct k
     *plan = (struct plan){.host = host_bytes(w->p)};
     if (plan_rows(w, plan, 0, err) < 0)
         return -1;
-    if (fits(plan, free))
+    if (fits(e, plan, free))
         return 0;
     if (plan_rows(w, plan, LEAST_ROWS, err) < 0)
         return -1;
-    if (!fits(plan, free))
-        return too_large(w, plan, free, err);
+    if (!fits(e, plan, free))
+        return too_large(e, w, plan, free, err);
     do {
         rows = (rows + 1) / 2 > LEAST_ROWS ? (rows + 1) / 2 : LEAST_ROWS;
         if (plan_rows(w, plan, rows, err) < 0)
             return -1;
-    } while (!fits(plan, free));
+    } while (!fits(e, plan, free));
     return 0;
 }
 
@@ -166,17 +206,23 @@ int plan_request(const struct engine *e, const struct kr_params *p, struct plan 
 /* What is left beside the weights for pictures of a megapixel or two. */
 #define JOB_ROOM ((size_t)2 << 30)
 
-void plan_residency(struct engine *e, enum engine_residency asked)
+static void size_of_files(const struct engine *e, size_t *all, size_t *largest)
 {
-    size_t all = 0, largest = 0, free = plan_free_memory(e);
-    char a[16], b[16], c[16], d[16];
-
+    *all = *largest = 0;
     for (int i = 0; i < PARTS; i++) {
         size_t bytes = weights_bytes(e->parts.file[i]);
 
-        all += bytes;
-        largest = bytes > largest ? bytes : largest;
+        *all += bytes;
+        *largest = bytes > *largest ? bytes : *largest;
     }
+}
+
+static void host_residency(struct engine *e, enum engine_residency asked)
+{
+    size_t all, largest, free = plan_free_memory(e);
+    char a[16], b[16], c[16], d[16];
+
+    size_of_files(e, &all, &largest);
     e->residency = asked != ENGINE_AUTO         ? asked
                    : all + JOB_ROOM <= free     ? ENGINE_RESIDENT
                    : largest + JOB_ROOM <= free ? ENGINE_CACHED
@@ -186,6 +232,38 @@ void plan_residency(struct engine *e, enum engine_residency asked)
         "%s: the files take %s in all, the largest of them %s, and of %s free %s are left to jobs",
         asked == ENGINE_AUTO ? "chosen from free memory" : "set by the configuration",
         bytes_text(all, a), bytes_text(largest, b), bytes_text(free, c), bytes_text(JOB_ROOM, d));
+}
+
+/* What the default job gets; its plan has measured all three. */
+static int device_residency(struct engine *e, enum engine_residency asked, struct kr_err *err)
+{
+    struct plan plan;
+    char a[16], b[16], c[16], d[16], f[16];
+
+    e->residency = asked != ENGINE_AUTO ? asked : ENGINE_RESIDENT;
+    plan = plan_default(e);
+    if (plan.arena == 0)
+        return kr_fail(err, KR_NO_MEMORY, "the memory of a default picture can't be planned");
+    if (asked == ENGINE_AUTO && fits(e, &plan, plan_free_memory(e)))
+        e->residency = plan.residency;
+    snprintf(
+        e->residency_why, sizeof(e->residency_why),
+        "%s: of %s free on the device a default picture takes %s, and the weights %s resident, "
+        "%s cached, %s or more streamed",
+        asked == ENGINE_AUTO ? "chosen from free memory" : "set by the configuration",
+        bytes_text(plan_free_memory(e), a), bytes_text(plan.arena, b),
+        bytes_text(plan.weights[ENGINE_RESIDENT], c), bytes_text(plan.weights[ENGINE_CACHED], d),
+        bytes_text(plan.weights[ENGINE_STREAM], f));
+    return 0;
+}
+
+int plan_residency(struct engine *e, enum engine_residency asked, struct kr_err *err)
+{
+    e->residency_chosen = asked == ENGINE_AUTO && e->cuda;
+    if (e->cuda)
+        return device_residency(e, asked, err);
+    host_residency(e, asked);
+    return 0;
 }
 
 /* Where the default size is too large, the numbers so far still say what it would take. */
@@ -227,6 +305,18 @@ void plan_stage_begin(const struct engine *e, enum part part)
 
 void plan_stage_end(const struct engine *e, enum part part)
 {
-    if (e->residency != ENGINE_RESIDENT)
+    kr_stage_end(e->dev);
+    if (!e->cuda && e->residency != ENGINE_RESIDENT)
         weights_release(e->parts.file[part]);
+}
+
+void plan_step_end(const struct engine *e)
+{
+    if (!e->cuda && e->residency == ENGINE_STREAM)
+        weights_release(e->parts.file[PART_DIFFUSION_MODEL]);
+}
+
+void plan_apply(const struct engine *e, const struct plan *plan)
+{
+    kr_device_residency(e->dev, residencies[plan->residency], plan->ring);
 }

@@ -11,7 +11,6 @@
  */
 #include "daemon/engine/pngfile.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +18,7 @@
 
 #include "proto/utf8.h"
 
-enum { LEVEL = 2, FILTER = PNG_FILTER_AVG };
+enum { LEVEL = 2, QUICK_LEVEL = 1, FILTER = PNG_FILTER_AVG };
 
 struct encoder {
     png_structp png;
@@ -28,6 +27,7 @@ struct encoder {
     size_t text_count;
     char *data;
     size_t size, capacity;
+    bool cancelled;
     char why[200];
 };
 
@@ -118,30 +118,40 @@ static void on_flush(png_structp png)
     (void)png;
 }
 
-static int encode(struct encoder *e, const uint8_t *rgb, int64_t width, int64_t height)
+static bool cancelled(const struct pngfile *p)
+{
+    return p->cancel && atomic_load(p->cancel);
+}
+
+static int encode(struct encoder *e, const struct pngfile *p)
 {
     if (setjmp(png_jmpbuf(e->png)))
         return -1;
     png_set_write_fn(e->png, e, on_write, on_flush);
-    png_set_IHDR(e->png, e->info, (png_uint_32)width, (png_uint_32)height, 8, PNG_COLOR_TYPE_RGB,
-                 PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT, PNG_FILTER_TYPE_DEFAULT);
-    png_set_compression_level(e->png, LEVEL);
+    png_set_IHDR(e->png, e->info, (png_uint_32)p->width, (png_uint_32)p->height, 8,
+                 PNG_COLOR_TYPE_RGB, PNG_INTERLACE_NONE, PNG_COMPRESSION_TYPE_DEFAULT,
+                 PNG_FILTER_TYPE_DEFAULT);
+    png_set_compression_level(e->png, p->quick ? QUICK_LEVEL : LEVEL);
     png_set_filter(e->png, PNG_FILTER_TYPE_BASE, FILTER);
     png_set_text(e->png, e->info, e->texts, (int)e->text_count);
     png_write_info(e->png, e->info);
-    for (int64_t y = 0; y < height; y++)
-        png_write_row(e->png, rgb + y * width * 3);
+    for (int64_t y = 0; y < p->height; y++) {
+        e->cancelled = cancelled(p);
+        if (e->cancelled)
+            return -1;
+        png_write_row(e->png, p->rgb + y * p->width * 3);
+    }
     png_write_end(e->png, NULL);
     return 0;
 }
 
-static int encoder_init(struct encoder *e, const struct pngfile_text *texts, size_t count)
+static int encoder_init(struct encoder *e, const struct pngfile *p)
 {
     *e = (struct encoder){.why = "out of memory"};
     e->png = png_create_write_struct(PNG_LIBPNG_VER_STRING, e, on_error, on_warning);
     if (e->png)
         e->info = png_create_info_struct(e->png);
-    return e->info && add_texts(e, texts, count) == 0 ? 0 : -1;
+    return e->info && add_texts(e, p->texts, p->text_count) == 0 ? 0 : -1;
 }
 
 static void encoder_fini(struct encoder *e)
@@ -155,22 +165,27 @@ static void encoder_fini(struct encoder *e)
     free(e->data);
 }
 
-int pngfile_encode(const uint8_t *rgb, int64_t width, int64_t height,
-                   const struct pngfile_text *texts, size_t count, void **data, size_t *size,
-                   struct kr_err *err)
+static int fail(const struct encoder *e, const struct pngfile *p, struct kr_err *err)
+{
+    if (e->cancelled)
+        return kr_fail(err, KR_CANCELLED, "the job was cancelled");
+    return kr_fail(err, KR_NO_MEMORY, "the PNG of %lld x %lld pixels could not be written: %s",
+                   (long long)p->width, (long long)p->height, e->why);
+}
+
+int pngfile_encode(const struct pngfile *picture, void **data, size_t *size, struct kr_err *err)
 {
     struct encoder e;
-    int rc = encoder_init(&e, texts, count);
+    int rc = encoder_init(&e, picture);
 
     if (rc == 0)
-        rc = encode(&e, rgb, width, height);
+        rc = encode(&e, picture);
     if (rc == 0) {
         *data = e.data;
         *size = e.size;
         e.data = NULL;
     } else {
-        kr_fail(err, KR_NO_MEMORY, "the PNG of %lld x %lld pixels could not be written: %s",
-                (long long)width, (long long)height, e.why);
+        fail(&e, picture, err);
     }
     encoder_fini(&e);
     return rc;

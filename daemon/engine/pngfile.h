@@ -2,6 +2,8 @@
 #ifndef KR_ENGINE_PNGFILE_H
 #define KR_ENGINE_PNGFILE_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,10 +14,18 @@ struct pngfile_text {
     const char *text; /* UTF-8 */
 };
 
-/* A complete PNG of 8-bit RGB pixels with text chunks before the pixels. The same input gives the
- * same bytes. The caller frees *data. */
-int pngfile_encode(const uint8_t *rgb, int64_t width, int64_t height,
-                   const struct pngfile_text *texts, size_t count, void **data, size_t *size,
-                   struct kr_err *err);
+/* What is to become a file. */
+struct pngfile {
+    const uint8_t *rgb; /* 8 bits each */
+    int64_t width, height;
+    const struct pngfile_text *texts; /* chunks before the pixels */
+    size_t text_count;
+    bool quick;               /* at the lowest level of compression */
+    const atomic_int *cancel; /* looked at between rows; may be NULL */
+};
+
+/* A complete PNG. The same input gives the same bytes. The caller frees *data. -1: KR_CANCELLED or
+ * KR_NO_MEMORY. */
+int pngfile_encode(const struct pngfile *picture, void **data, size_t *size, struct kr_err *err);
 
 #endif

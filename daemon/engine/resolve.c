@@ -168,8 +168,6 @@ int resolve_request(const struct engine *e, struct kr_params *p, char *warning, 
     round_up(&p->height, "height", e->dims.grid, &w);
     if (negative && p->cfg == 0)
         warn(&w, "negative has no effect while cfg is 0");
-    if (p->preview > 0)
-        warn(&w, "previews are not made by this version");
     settle_mu(e, p, &w);
     if (check_limits(e, p, err) < 0 || choose_seed(p, err) < 0)
         return -1;

@@ -6,7 +6,9 @@
  */
 #include "daemon/engine/run.h"
 
-#include <assert.h>
+#include <stdlib.h>
+
+#include "daemon/engine/pngfile.h"
 
 static const int64_t *latent_shape(const struct run *r, int64_t dim[4])
 {
@@ -41,6 +43,34 @@ static int trace_tensor(struct run *r, const char *name, int64_t step, struct kr
     return trace_step(&r->trace, name, step, r->host, latent_shape(r, dim), r->err);
 }
 
+/* Shows where step i leads, if the client wants to see it. */
+static int preview(struct run *r, int64_t i)
+{
+    const struct kr_params *p = r->job->params;
+    const struct work *w = &r->work;
+    int64_t cells = w->h * w->w;
+    float *velocity = r->host + w->dims.channels * cells; /* there is room for a picture */
+    struct engine_image image = {
+        .index = r->image, .seed = p->seed + r->image, .width = w->w, .height = w->h};
+    const struct pngfile file = {
+        .rgb = r->rgb, .width = w->w, .height = w->h, .quick = true, .cancel = r->job->cancel};
+    void *png;
+
+    if (!r->job->preview || p->preview <= 0 || (i + 1) % p->preview != 0 || i + 1 == p->steps)
+        return 0;
+    if (kr_download(w->dev, w->latent, r->host) < 0 ||
+        kr_download(w->dev, w->velocity, velocity) < 0)
+        return run_boundary(r, "denoise", i + 1, p->steps);
+    preview_pixels(w->family->preview(w->model), r->host, velocity, r->sigmas[i + 1], cells,
+                   r->rgb);
+    if (pngfile_encode(&file, &png, &image.png_size, r->err) < 0)
+        return -1;
+    image.png = png;
+    r->job->preview(r->job->user, &image);
+    free(png);
+    return 0;
+}
+
 static int step(struct run *r, int64_t i)
 {
     const struct kr_params *p = r->job->params;
@@ -53,10 +83,9 @@ static int step(struct run *r, int64_t i)
         return -1;
     r->passes += r->work.sides;
     r->pass_seconds += seconds_now() - before;
-    if (r->e->residency == ENGINE_STREAM)
-        plan_stage_end(r->e, PART_DIFFUSION_MODEL);
+    plan_step_end(r->e);
     if (trace_tensor(r, "velocity", i, r->work.velocity) < 0 ||
-        trace_tensor(r, "latent", i, r->work.latent) < 0)
+        trace_tensor(r, "latent", i, r->work.latent) < 0 || preview(r, i) < 0)
         return -1;
     return run_tick(r, "denoise", i + 1, p->steps);
 }

@@ -226,7 +226,19 @@ static int read_tensor(struct parse *p, const char *name, const json_t *value, s
 
 /* ------------------------------------------------------------------------------ header ------- */
 
-/* Strings to strings. Of what stands there only the quantization concerns us. */
+/* A copy of one text of __metadata__, NULL: there is none. */
+static int keep_text(struct safetensors *st, json_t *metadata, const char *key, char **text,
+                     struct kr_err *err)
+{
+    json_t *value = json_object_get(metadata, key);
+
+    if (value && !(*text = strdup(json_string_value(value))))
+        return kr_fail(err, KR_NO_MEMORY, "no memory for the header of %s", st->shown);
+    return 0;
+}
+
+/* Strings to strings. Of what stands there only the quantization and the map for previews concern
+ * us. */
 static int read_metadata(struct safetensors *st, json_t *metadata, struct kr_err *err)
 {
     const char *key;
@@ -246,10 +258,9 @@ static int read_metadata(struct safetensors *st, json_t *metadata, struct kr_err
                        "%s: %s in __metadata__ of its header is no string; the file is damaged",
                        st->shown, shown);
     }
-    value = json_object_get(metadata, "_quantization_metadata");
-    if (value && !(st->quantization = strdup(json_string_value(value))))
-        return kr_fail(err, KR_NO_MEMORY, "no memory for the header of %s", st->shown);
-    return 0;
+    if (keep_text(st, metadata, "_quantization_metadata", &st->quantization, err) < 0)
+        return -1;
+    return keep_text(st, metadata, "kread.latent_rgb", &st->preview, err);
 }
 
 /* Room for all tensors and their strings in two blocks. */
@@ -514,6 +525,7 @@ void st_close(struct safetensors *st)
     free(st->tensors);
     free(st->pool);
     free(st->quantization);
+    free(st->preview);
     memset(st, 0, sizeof *st);
     st->fd = -1;
 }

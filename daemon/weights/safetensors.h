@@ -42,6 +42,7 @@ struct safetensors {
     size_t count;
     char *pool;         /* the strings that the tensors point to */
     char *quantization; /* __metadata__._quantization_metadata, NULL: none */
+    char *preview;      /* __metadata__."kread.latent_rgb", likewise */
     char name[256];     /* of the file, without its folder, printable */
     char shown[84];     /* its beginning, for messages */
 };

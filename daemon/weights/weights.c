@@ -207,6 +207,11 @@ size_t weights_bytes(const struct weights *weights)
     return weights->st.size;
 }
 
+const char *weights_preview(const struct weights *weights)
+{
+    return weights->st.preview;
+}
+
 int weights_unchanged(const struct weights *weights, struct kr_err *err)
 {
     const struct stat *then = &weights->st.stat;

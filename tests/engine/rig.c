@@ -33,6 +33,17 @@ void rig_init(struct rig *rig, const char *folder)
                                          .threads = 2};
 }
 
+void rig_init_demo(struct rig *rig)
+{
+    static const char *const names[4] = {"krea2_demo_fp8_scaled.safetensors",
+                                         "qwen3vl_demo_fp8_scaled.safetensors",
+                                         "qwen_image_vae_demo.safetensors", "tokenizer"};
+
+    rig_init(rig, "demo");
+    for (int i = 0; i < 4; i++)
+        snprintf(rig->path[i], sizeof(rig->path[i]), "demo/%s", names[i]);
+}
+
 void rig_trace(struct rig *rig)
 {
     snprintf(rig->trace, sizeof(rig->trace), "/tmp/kread-trace-XXXXXX");
@@ -95,6 +106,22 @@ static int on_image(void *user, const struct engine_image *image, struct kr_err 
     return 0;
 }
 
+static void on_preview(void *user, const struct engine_image *image)
+{
+    struct client *client = user;
+    int i = client->previews++;
+
+    assert_in_range(i, 0, RIG_MAX_PREVIEWS - 1);
+    client->preview[i].png = malloc(image->png_size);
+    memcpy(client->preview[i].png, image->png, image->png_size);
+    client->preview[i].size = image->png_size;
+    client->preview[i].seed = image->seed;
+    client->preview[i].width = image->width;
+    client->preview[i].height = image->height;
+    client->preview[i].index = image->index;
+    client->preview[i].ticks = client->ticks;
+}
+
 int client_run(struct client *client, struct engine *engine, struct kr_params *p)
 {
     const struct engine_job job = {.id = client->id ? client->id : 1,
@@ -102,7 +129,8 @@ int client_run(struct client *client, struct engine *engine, struct kr_params *p
                                    .cancel = &client->cancel,
                                    .user = client,
                                    .progress = on_progress,
-                                   .image = on_image};
+                                   .image = on_image,
+                                   .preview = client->no_preview ? NULL : on_preview};
 
     if (engine_resolve(engine, p, client->warning, sizeof(client->warning), &client->err) < 0)
         return -1;
@@ -115,6 +143,8 @@ void client_fini(struct client *client)
         free(client->image[i].png);
         free(client->image[i].kread);
     }
+    for (int i = 0; i < client->previews; i++)
+        free(client->preview[i].png);
     memset(client, 0, sizeof(*client));
 }
 

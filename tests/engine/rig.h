@@ -10,7 +10,7 @@
 
 #include "daemon/engine/engine.h"
 
-enum { RIG_MAX_IMAGES = 4, RIG_MAX_TICKS = 256 };
+enum { RIG_MAX_IMAGES = 4, RIG_MAX_TICKS = 256, RIG_MAX_PREVIEWS = 16 };
 
 /* A config whose strings live in `rig`. */
 struct rig {
@@ -21,9 +21,10 @@ struct rig {
 
 /* The files of FOLDER (dit, te, vae, tokenizer/), variant turbo, the CPU with two threads. */
 void rig_init(struct rig *rig, const char *folder);
-void rig_trace(struct rig *rig); /* into a new folder below /tmp */
-void rig_open(struct rig *rig);  /* fails the test with the sentence */
-void rig_fini(struct rig *rig);  /* closes; removes the trace */
+void rig_init_demo(struct rig *rig); /* the demo's files */
+void rig_trace(struct rig *rig);     /* into a new folder below /tmp */
+void rig_open(struct rig *rig);      /* fails the test with the sentence */
+void rig_fini(struct rig *rig);      /* closes; removes the trace */
 
 /* The client of one job. */
 struct client {
@@ -34,6 +35,14 @@ struct client {
         int64_t seed;
     } image[RIG_MAX_IMAGES];
     int images;
+    struct {
+        void *png;
+        size_t size;
+        int64_t seed, width, height;
+        int index;
+        int ticks; /* that came before it */
+    } preview[RIG_MAX_PREVIEWS];
+    int previews;
     struct engine_progress tick[RIG_MAX_TICKS];
     int ticks;
     char warning[512];
@@ -43,6 +52,7 @@ struct client {
     const char *cancel_stage; /* cancel at the first tick of this stage with step >= cancel_step */
     int cancel_step;
     int refuse_image; /* the image call fails */
+    int no_preview;   /* no such call */
     uint64_t id;      /* of the job */
 };
 

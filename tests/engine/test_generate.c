@@ -125,7 +125,8 @@ static void check_png(const struct parity *c, const struct client *client,
     png_read_init(&png, client->image[0].png, client->image[0].size);
     assert_int_equal(png.width, decoded.dim[2]);
     assert_int_equal(png.height, decoded.dim[1]);
-    pixels_from_planes((enum kr_dialect)p->dialect, decoded.f32, (int64_t)decoded.count / 3, rgb);
+    pixels_from_planes((enum kr_dialect)p->dialect, decoded.f32, (int64_t)decoded.count / 3, 0,
+                       (int64_t)decoded.count / 3, rgb);
     assert_memory_equal(png.rgb, rgb, decoded.count);
     png_read_fini(&png);
     npy_free(&decoded);

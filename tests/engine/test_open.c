@@ -66,7 +66,7 @@ static void test_settings(void **state)
     rig_init(&rig, SCALED);
     rig.config.device = ENGINE_DEVICE_CUDA;
     assert_int_equal(engine_open(&rig.config, &engine, &err), -1);
-    assert_sentence(&err, KR_BAD_CONFIG, "device cuda: this build has no CUDA device");
+    assert_sentence(&err, KR_BAD_CONFIG, "device cuda: this installation has no CUDA module (kread-cuda.so)");
 }
 
 static void test_missing_files(void **state)
@@ -267,7 +267,8 @@ static void test_describe(void **state)
                            "set by the configuration: the files take"));
     assert_non_null(strstr(json_string_value(at(root, "device", NULL, NULL)), "cpu"));
     assert_string_equal(json_string_value(at(root, "device_why", NULL, NULL)),
-                        "chosen because this build has no CUDA device");
+                        "chosen because the CUDA device can't be opened: this installation has no "
+                        "CUDA module (kread-cuda.so)");
     assert_true(json_integer_value(at(root, "memory", "default_job", NULL)) > 0);
     assert_int_equal(json_integer_value(at(root, "prompt_cache", "hits", NULL)), 0);
     json_decref(root);

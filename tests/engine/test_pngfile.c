@@ -23,7 +23,10 @@ static void encode(const uint8_t *rgb, int width, int height, const struct pngfi
 {
     struct kr_err err;
 
-    if (pngfile_encode(rgb, width, height, texts, count, data, size, &err) < 0)
+    const struct pngfile picture = {
+        .rgb = rgb, .width = width, .height = height, .texts = texts, .text_count = count};
+
+    if (pngfile_encode(&picture, data, size, &err) < 0)
         fail_msg("%s", err.text);
 }
 
@@ -101,9 +104,9 @@ static void test_rounding(void **state)
         float planes[3] = {x[i], x[i], x[i]};
         uint8_t rgb[3];
 
-        pixels_from_planes(KR_DIALECT_KREA, planes, 1, rgb);
+        pixels_from_planes(KR_DIALECT_KREA, planes, 1, 0, 1, rgb);
         assert_int_equal(rgb[0], krea[i]);
-        pixels_from_planes(KR_DIALECT_COMFYUI, planes, 1, rgb);
+        pixels_from_planes(KR_DIALECT_COMFYUI, planes, 1, 0, 1, rgb);
         assert_int_equal(rgb[2], comfyui[i]);
     }
 }
@@ -116,10 +119,10 @@ static void test_bf16_on_the_way(void **state)
     uint8_t rgb[6];
 
     (void)state;
-    pixels_from_planes(KR_DIALECT_KREA, planes, 2, rgb);
+    pixels_from_planes(KR_DIALECT_KREA, planes, 2, 0, 2, rgb);
     assert_int_equal(rgb[0], 166);
     assert_int_equal(rgb[3], 217);
-    pixels_from_planes(KR_DIALECT_COMFYUI, planes, 2, rgb);
+    pixels_from_planes(KR_DIALECT_COMFYUI, planes, 2, 0, 2, rgb);
     assert_int_equal(rgb[0], 166);
     assert_int_equal(rgb[3], 216);
 }

@@ -266,9 +266,10 @@ static void test_warnings(void **state)
     kr_params_set_text(&p, KR_F_NEGATIVE, text, LENGTH, NULL);
     assert_string_equal(resolve(&rig, &p), "negative has no effect while cfg is 0");
     kr_params_set_real(&q, KR_F_CFG, 2, NULL);
-    kr_params_set_int(&q, KR_F_PREVIEW, 3, NULL);
+    kr_params_set_int(&q, KR_F_WIDTH, 70, NULL);
     kr_params_set_text(&q, KR_F_NEGATIVE, text, LENGTH, NULL);
-    assert_non_null(strstr(resolve(&rig, &q), "previews are not made by this version; the last "));
+    assert_non_null(
+        strstr(resolve(&rig, &q), "width 70 was rounded up to 80, a multiple of 16; the last "));
     assert_non_null(strstr(resolve(&rig, &q), "of the negative prompt were cut off, 507 is"));
     assert_int_equal(engine_resolve(rig.engine, &q, tiny, sizeof(tiny), &err), 0);
     assert_int_equal(strlen(tiny), sizeof(tiny) - 1);
