@@ -92,10 +92,10 @@ static int connect_failed(const char *path, int error, struct kr_err *err)
 }
 
 /* A local socket whose backlog is full answers EAGAIN at once, and poll() can't wait for it. */
-static int connect_to(struct client *c, const char *path, struct kr_err *err)
+static int connect_to(struct client *c, const char *path, int limit, struct kr_err *err)
 {
     struct sockaddr_un address;
-    int64_t deadline = client_now() + CLIENT_CONNECT_LIMIT;
+    int64_t deadline = client_now() + limit;
     if (address_of(path, &address, err) != 0) {
         return -1;
     }
@@ -118,19 +118,17 @@ static int connect_to(struct client *c, const char *path, struct kr_err *err)
     return 0;
 }
 
-static int say_hello(struct client *c, const char *name, struct kr_err *err)
+static uint32_t begin_hello(struct client *c, const char *name, struct kr_out *out)
 {
-    struct kr_out out;
-    const struct kr_value *result;
-    uint32_t id = client_begin(c, KR_M_HELLO, &out);
-    kr_out_map(&out, 2);
-    kr_out_pair_int(&out, "version", KR_PROTOCOL_VERSION);
-    kr_out_pair_text(&out, "client", name);
-    return client_call(c, &out, id, &result, err);
+    uint32_t id = client_begin(c, KR_M_HELLO, out);
+    kr_out_map(out, 2);
+    kr_out_pair_int(out, "version", KR_PROTOCOL_VERSION);
+    kr_out_pair_text(out, "client", name);
+    return id;
 }
 
-int client_open(const char *path, const char *name, int wake, struct client **client,
-                struct kr_err *err)
+static int connect_within(const char *path, int wake, int limit, struct client **client,
+                          struct kr_err *err)
 {
     struct client *c = calloc(1, sizeof *c);
     *client = NULL;
@@ -140,12 +138,49 @@ int client_open(const char *path, const char *name, int wake, struct client **cl
     c->fd = -1;
     c->wake = wake;
     kr_scan_init(&c->scan, KR_MAX_REPLY);
-    if (connect_to(c, path, err) != 0 || say_hello(c, name, err) != 0) {
+    if (connect_to(c, path, limit, err) != 0) {
         client_close(c);
         return -1;
     }
     *client = c;
     return 0;
+}
+
+int client_open(const char *path, const char *name, int wake, struct client **client,
+                struct kr_err *err)
+{
+    struct kr_out out;
+    const struct kr_value *result;
+    if (connect_within(path, wake, CLIENT_CONNECT_LIMIT, client, err) != 0) {
+        return -1;
+    }
+    uint32_t id = begin_hello(*client, name, &out);
+    if (client_call(*client, &out, id, &result, err) != 0) {
+        client_close(*client);
+        *client = NULL;
+        return -1;
+    }
+    return 0;
+}
+
+int client_start(const char *path, const char *name, struct client **client, struct kr_err *err)
+{
+    struct kr_out out;
+    if (connect_within(path, -1, 0, client, err) != 0) {
+        return -1;
+    }
+    begin_hello(*client, name, &out);
+    if (client_send(*client, &out, err) != 0) {
+        client_close(*client);
+        *client = NULL;
+        return -1;
+    }
+    return 0;
+}
+
+int client_fd(const struct client *client)
+{
+    return client->fd;
 }
 
 void client_close(struct client *client)

@@ -33,6 +33,12 @@ int client_open(const char *path, const char *name, int wake, struct client **cl
                 struct kr_err *err);
 void client_close(struct client *client); /* NULL is fine */
 
+/* For a program with a loop of its own: connects and sends hello without waiting for anything; the
+ * answer to hello comes like any other message (request 1). Whenever client_fd() is readable, call
+ * client_next() with a timeout of 0 until it returns 0. */
+int client_start(const char *path, const char *name, struct client **client, struct kr_err *err);
+int client_fd(const struct client *client);
+
 /* Begins a request in `out`, up to where its one map of parameters goes, and returns its id. */
 uint32_t client_begin(struct client *client, enum kr_method method, struct kr_out *out);
 

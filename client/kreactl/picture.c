@@ -10,7 +10,7 @@
  * never replaces a file but takes the next free kread-SEED-1.png. FILE is no format string: only %d
  * is replaced, and only in the file's own name.
  */
-#include "client/picture.h"
+#include "client/kreactl/picture.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -61,6 +61,12 @@ static int make_temp(struct picture_output *o, struct kr_err *err)
             break;
         }
     }
+    struct stat st;
+    int why = errno;
+    if (o->folder[0] && (stat(o->folder, &st) != 0 || !S_ISDIR(st.st_mode))) {
+        return kr_fail(err, KR_BAD_REQUEST, "there is no folder \"%s\"; make it first", o->folder);
+    }
+    errno = why;
     return failed("write into the folder", o->folder[0] ? o->folder : ".", err);
 }
 
@@ -279,4 +285,59 @@ int picture_write(struct picture_output *o, const void *png, size_t size, int64_
     o->path = strdup(o->named);
     return o->path == NULL ? no_memory(err)
                            : write_all(o->fd, png, size, true, o->wake, o->named, err);
+}
+
+/* --------------------------------------------------------------------------------- preview --- */
+
+int preview_open(struct preview_output *o, const char *named, struct kr_err *err)
+{
+    struct stat st;
+    *o = (struct preview_output){0};
+    bool there = named != NULL && stat(named, &st) == 0;
+    if (named == NULL || strcmp(named, "-") == 0 || (there && !S_ISREG(st.st_mode))) {
+        return kr_fail(err, KR_BAD_REQUEST,
+                       "--preview needs -o with a file's name: previews are written beside it");
+    }
+    const char *slash = strrchr(named, '/'), *base = slash ? slash + 1 : named;
+    const char *dot = strrchr(base, '.');
+    int stem = dot != NULL && dot != base ? (int)(dot - named) : (int)strlen(named);
+    if (asprintf(&o->path, "%.*s.preview.png", stem, named) < 0) {
+        o->path = NULL;
+    }
+    if (o->path == NULL || asprintf(&o->temp, "%s.%ld.part", o->path, (long)getpid()) < 0) {
+        o->temp = NULL;
+        preview_close(o);
+        return no_memory(err);
+    }
+    return 0;
+}
+
+int preview_write(struct preview_output *o, const void *png, size_t size, struct kr_err *err)
+{
+    int fd = open(o->temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0) {
+        return failed("write", o->path, err);
+    }
+    int rc = write_all(fd, png, size, false, -1, o->path, err);
+    if (close(fd) != 0 && rc == 0) {
+        rc = failed("write", o->path, err);
+    }
+    if (rc == 0 && rename(o->temp, o->path) != 0) {
+        rc = failed("make", o->path, err);
+    }
+    if (rc != 0) {
+        unlink(o->temp);
+    }
+    o->written = o->written || rc == 0;
+    return rc;
+}
+
+void preview_close(struct preview_output *o)
+{
+    if (o->written) {
+        unlink(o->path);
+    }
+    free(o->path);
+    free(o->temp);
+    *o = (struct preview_output){0};
 }

@@ -6,9 +6,9 @@
 #ifndef KR_CLIENT_COMMANDS_H
 #define KR_CLIENT_COMMANDS_H
 
-#include "client/cli.h"
+#include "client/kreactl/cli.h"
 #include "client/client.h"
-#include "client/picture.h"
+#include "client/kreactl/picture.h"
 
 int command_generate(const struct cli *cli, struct kr_err *err);
 int command_status(const struct cli *cli, struct kr_err *err);

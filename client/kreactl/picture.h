@@ -30,6 +30,16 @@ int picture_open(struct picture_output *o, const char *named, bool many, int wak
 int picture_write(struct picture_output *o, const void *png, size_t size, int64_t index,
                   int64_t seed, struct kr_err *err);
 
+/* The newest preview: a file beside the picture's, FILE.preview.png, that each new one replaces and
+ * preview_close() removes. */
+struct preview_output {
+    char *path, *temp; /* NULL: none is written */
+    bool written;
+};
+int preview_open(struct preview_output *o, const char *named, struct kr_err *err);
+int preview_write(struct preview_output *o, const void *png, size_t size, struct kr_err *err);
+void preview_close(struct preview_output *o);
+
 void picture_close(struct picture_output *o); /* removes what is unfinished */
 
 #endif

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/cli.h"
+#include "client/kreactl/cli.h"
 #include "client/signals.h"
-#include "client/text.h"
+#include "client/kreactl/text.h"
 #include "proto/message.h"
 
 static void complain(const struct cli *cli, const struct kr_err *err)
@@ -52,7 +52,7 @@ static int run(struct cli *cli)
     int status = signals_open(&cli->wake, &err) == 0 ? cli->command->run(cli, &err) : CLI_FAILED;
     if (status != CLI_DONE && status != CLI_CANCELLED && err.text[0]) {
         complain(cli, &err);
-    } else if (status == CLI_CANCELLED) {
+    } else if (status == CLI_CANCELLED && err.text[0]) {
         fputs("kreactl: cancelled\n", stderr);
     }
     return status;

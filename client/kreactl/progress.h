@@ -19,7 +19,7 @@ struct progress {
     int64_t heard; /* when the last report came, monotonic milliseconds */
     char state[16], stage[24];
     int64_t job, position, step, steps, image, count;
-    double remaining; /* seconds when it came; negative: not known */
+    double remaining, wait; /* seconds when it came; negative: not known */
 };
 
 /* Shows on `out` if that is a terminal and `wanted`. */

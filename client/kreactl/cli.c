@@ -3,11 +3,11 @@
  * The parser of the command line. Not getopt_long(): it would take shortened options, which turn
  * into others when an option is added, and it prints by itself.
  */
-#include "client/cli.h"
+#include "client/kreactl/cli.h"
 
 #include <string.h>
 
-#include "client/commands.h"
+#include "client/kreactl/commands.h"
 #include "proto/message.h"
 
 const struct cli_option_row cli_option_rows[] = {
@@ -30,18 +30,22 @@ const struct command cli_commands[] = {
     {"generate", CLI_TEXT, "[PROMPT | -]", CLI_OUTPUT | CLI_QUIET, true,
      "make pictures of a prompt",
      "Without PROMPT, or with -, the prompt is read from standard input. Prints the path of each "
-     "picture. Ctrl-C cancels the job.",
+     "picture. Ctrl-C cancels the job. With --preview and -o NAME.png the newest preview is in "
+     "NAME.preview.png while the job runs. With --detach only the job's number is printed, for "
+     "watch, fetch and cancel, from any terminal and after a restart of the daemon.",
      command_generate},
     {"status", CLI_NOTHING, "", 0, false, "how the daemon is and what it runs on", "",
      command_status},
-    {"jobs", CLI_NOTHING, "", 0, false, "the jobs that wait, run or are remembered", "",
-     command_jobs},
+    {"jobs", CLI_NOTHING, "", 0, false, "the jobs that wait, run or are remembered",
+     "Prompts of other users' jobs are not shown.", command_jobs},
     {"watch", CLI_MAYBE_JOB, "[JOB]", CLI_QUIET, false, "follow a job to its end, or all jobs",
-     "Ctrl-C stops watching; the job goes on.", command_watch},
+     "Ctrl-C stops watching; the job goes on. Without JOB: all of your own.", command_watch},
     {"cancel", CLI_JOB, "JOB", 0, false, "cancel a job", "", command_cancel},
     {"fetch", CLI_JOB, "JOB", CLI_OUTPUT | CLI_INDEX | CLI_QUIET, false,
      "get the pictures of a job made with --detach",
-     "The daemon keeps them in memory until it stops or needs the room.", command_fetch},
+     "The daemon keeps them, also across a restart, until its limits on their age, number and "
+     "size.",
+     command_fetch},
     {"tokens", CLI_TEXT, "[TEXT | -]", 0, false, "what the model reads: token ids, count and limit",
      "Without TEXT, or with -, it is read from standard input.", command_tokens},
     {"inspect", CLI_NOTHING, "", 0, false, "the model files that the daemon uses", "",
@@ -50,7 +54,7 @@ const struct command cli_commands[] = {
      command_profile},
     {"stop", CLI_NOTHING, "", 0, false, "stop the daemon and wait until it is gone",
      "The running job is finished first if the daemon's limit allows; those that wait end with "
-     "shutdown.",
+     "shutdown, but for detached ones: they go on at the daemon's next start.",
      command_stop},
     {"help", CLI_MAYBE_COMMAND, "[COMMAND]", 0, false, "how to use kreactl, or one command", "",
      NULL},
@@ -67,10 +71,10 @@ const struct command *cli_command(const char *name)
     return NULL;
 }
 
-/* The prompt is the argument; previews go to clients that can show a picture while it is made. */
+/* The prompt is the argument. */
 bool cli_takes_field(enum kr_field_id id)
 {
-    return id != KR_F_PROMPT && id != KR_F_PREVIEW;
+    return id != KR_F_PROMPT;
 }
 
 int cli_status(const struct kr_err *err)
@@ -279,11 +283,22 @@ static int parse_argument(struct cli *cli, const char *text, struct kr_err *err)
     return cli->command->argument == CLI_TEXT ? 0 : positive(text, "JOB", 1, &cli->job, err);
 }
 
+/* An error is told in JSON also where it comes before the option that asks for it. */
+static bool wants_json(int argc, char **argv)
+{
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        if (strcmp(argv[i], "--json") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 int cli_parse(struct cli *cli, int argc, char **argv, struct kr_err *err)
 {
     struct line line = {argv + (argc > 0), argv + argc};
     bool options = true;
-    *cli = (struct cli){.index = -1, .wake = -1};
+    *cli = (struct cli){.index = -1, .wake = -1, .json = wants_json(argc, argv)};
     while (line.at < line.end) {
         const char *text = *line.at++;
         int rc;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * kreactl watch: a job of anybody's to its end, or all jobs until the daemon goes. On a terminal
+ * kreactl watch: a job to its end, or all of one's own until the daemon goes. On a terminal
  * the progress of the running job is one live line; otherwise a line a change is printed.
  */
 #include <inttypes.h>
 #include <string.h>
 
-#include "client/commands.h"
-#include "client/progress.h"
-#include "client/text.h"
+#include "client/kreactl/commands.h"
+#include "client/kreactl/progress.h"
+#include "client/kreactl/text.h"
 
 struct watch {
     const struct cli *cli;
@@ -121,5 +121,8 @@ int command_watch(const struct cli *cli, struct kr_err *err)
     rc = rc == 0 ? follow(&w, client, err) : -1;
     progress_clear(&w.progress);
     client_close(client);
+    if (rc < 0 && err->code == KR_CANCELLED) {
+        err->text[0] = 0; /* Ctrl-C ends the watching and cancels nothing */
+    }
     return rc < 0 ? cli_status(err) : rc;
 }

@@ -10,10 +10,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/commands.h"
-#include "client/progress.h"
+#include "client/kreactl/commands.h"
+#include "client/kreactl/progress.h"
 #include "client/signals.h"
-#include "client/text.h"
+#include "client/kreactl/text.h"
 
 enum { CANCEL_LIMIT = 3000 }; /* milliseconds that the daemon has to confirm */
 
@@ -21,6 +21,7 @@ struct run {
     const struct cli *cli;
     struct client *client;
     struct picture_output output;
+    struct preview_output preview;
     struct progress progress;
     int64_t job, count;
     uint64_t got;    /* bit i: picture i was written; count is at most 64 */
@@ -93,6 +94,26 @@ static int take_image(struct run *r, const struct kr_value *map, struct kr_err *
     return 0;
 }
 
+/* The preview that may come with a step's progress. */
+static int take_preview(struct run *r, const struct kr_value *map, struct kr_err *err)
+{
+    const void *png;
+    size_t size;
+    if (r->preview.path == NULL || r->cancelling ||
+        !kr_value_bytes(kr_value_get(map, "preview"), &png, &size)) {
+        return 0;
+    }
+    if (preview_write(&r->preview, png, size, err) != 0) {
+        return -1;
+    }
+    if (r->cli->json) {
+        printf("{\"event\": \"preview\", \"job\": %" PRId64 ", \"path\": ", r->job);
+        json_string(stdout, r->preview.path, strlen(r->preview.path));
+        puts("}");
+    }
+    return 0;
+}
+
 static int ask_to_cancel(struct run *r, struct kr_err *err)
 {
     struct kr_out out;
@@ -130,6 +151,9 @@ static int handle(struct run *r, const struct kr_in *in, int *status, struct kr_
     if (same(in, "progress")) {
         if (!r->cancelling) {
             progress_report(&r->progress, in->params);
+        }
+        if (take_preview(r, in->params, err) != 0) {
+            return -1;
         }
     } else if (!is_last(in)) {
         return 0;
@@ -186,6 +210,10 @@ static int work(struct run *r, const struct kr_params *params, struct kr_err *er
 {
     bool detach = kr_has(params, KR_F_DETACH) && params->detach;
     bool many = kr_has(params, KR_F_COUNT) && params->count > 1;
+    bool preview = kr_has(params, KR_F_PREVIEW) && params->preview > 0;
+    if (!detach && preview && preview_open(&r->preview, r->cli->output, err) != 0) {
+        return cli_status(err);
+    }
     if (!detach && picture_open(&r->output, r->cli->output, many, r->cli->wake, err) != 0) {
         return cli_status(err);
     }
@@ -222,6 +250,7 @@ int command_generate(const struct cli *cli, struct kr_err *err)
     status = status < 0 ? cli_status(err) : status;
     client_close(run.client);
     picture_close(&run.output);
+    preview_close(&run.preview);
     kr_params_fini(&params);
     free(prompt);
     return status;

@@ -2,7 +2,7 @@
  *
  * --help, laid out from the tables of commands, options and fields.
  */
-#include "client/cli.h"
+#include "client/kreactl/cli.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -22,6 +22,9 @@ void text_cut(char *buf, size_t size, const char *text, size_t length, int colum
 /* "48 s", "3 min 20 s", "2 h 5 min" */
 void text_duration(char *buf, size_t size, double seconds);
 
+/* "512 bytes", "12.1 GB": in powers of a thousand, as the daemon counts. */
+void text_bytes(char *buf, size_t size, double bytes);
+
 /* A map as "key  value" lines, maps and lists inside indented below their key. What a number counts
  * is told from its key: bytes, seconds, points in time. */
 void text_map(FILE *out, const struct kr_value *map);

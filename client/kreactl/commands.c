@@ -2,7 +2,7 @@
  *
  * The commands that ask one question and print its answer, and what all commands share.
  */
-#include "client/commands.h"
+#include "client/kreactl/commands.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/text.h"
+#include "client/kreactl/text.h"
 #include "proto/utf8.h"
 
 /* ---------------------------------------------------------------------------------- shared --- */
@@ -114,10 +114,11 @@ static void print_picture(const struct cli *cli, const struct picture_output *ou
                           const struct kr_value *map, size_t size)
 {
     if (cli->json) {
-        printf("{\"event\": \"image\", \"index\": %" PRId64 ", \"seed\": %" PRId64
-               ", \"width\": %" PRId64 ", \"height\": %" PRId64 ", \"bytes\": %zu, \"path\": ",
-               map_int(map, "index", 0), map_int(map, "seed", 0), map_int(map, "width", 0),
-               map_int(map, "height", 0), size);
+        printf("{\"event\": \"image\", \"job\": %" PRId64 ", \"index\": %" PRId64
+               ", \"seed\": %" PRId64 ", \"width\": %" PRId64 ", \"height\": %" PRId64
+               ", \"bytes\": %zu, \"path\": ",
+               map_int(map, "job", 0), map_int(map, "index", 0), map_int(map, "seed", 0),
+               map_int(map, "width", 0), map_int(map, "height", 0), size);
         json_string(stdout, output->path, strlen(output->path));
         puts("}");
     } else if (output->path != NULL) {
@@ -181,10 +182,70 @@ static void print_json(const struct kr_value *v)
 
 /* ------------------------------------------------------------- status, inspect and profile --- */
 
+static void print_queue(const struct kr_value *v)
+{
+    const struct kr_value *jobs = kr_value_get(v, "jobs");
+    int64_t running = map_int(v, "running", 0), users = map_int(v, "users_waiting", 0);
+    if (running) {
+        printf("job %" PRId64 " is running, ", running);
+    } else {
+        printf("no job is running, ");
+    }
+    printf("%" PRId64 " of at most %" PRId64 " waiting", map_int(v, "queued", 0),
+           map_int(v, "queue_limit", 0));
+    if (users > 1) {
+        printf(" for %" PRId64 " users", users);
+    }
+    printf("\n%" PRId64 " done, %" PRId64 " failed, %" PRId64 " cancelled\n",
+           map_int(jobs, "done", 0), map_int(jobs, "failed", 0), map_int(jobs, "cancelled", 0));
+    if (map_bool(kr_value_get(v, "worker"), "stuck")) {
+        puts("the worker gives no sign of life");
+    }
+}
+
+static void print_spool(const struct kr_value *spool)
+{
+    char why[512], folder[512], bytes[32];
+    if (kr_value_nil(spool)) {
+        return;
+    }
+    if (!map_bool(spool, "usable")) {
+        fputs("jobs cannot be detached: ", stdout);
+        text_puts(stdout, map_text(spool, "why", why, sizeof why));
+        putchar('\n');
+        return;
+    }
+    text_bytes(bytes, sizeof bytes, map_real(spool, "bytes", 0));
+    printf("%" PRId64 " detached jobs (%" PRId64 " unfinished), %" PRId64 " pictures (%s, %" PRId64
+           " fetched) in ",
+           map_int(spool, "jobs", 0), map_int(spool, "unfinished", 0), map_int(spool, "images", 0),
+           bytes, map_int(spool, "fetched", 0));
+    text_puts(stdout, map_text(spool, "folder", folder, sizeof folder));
+    putchar('\n');
+    if (map_int(spool, "damaged", 0)) {
+        printf("%" PRId64 " files could not be read and lie in its folder damaged\n",
+               map_int(spool, "damaged", 0));
+    }
+}
+
+static void print_percentiles(const struct kr_value *p)
+{
+    static const char *const names[] = {"queued", "encode", "denoise", "decode", "png", "total"};
+    if (map_int(p, "jobs", 0) == 0) {
+        return;
+    }
+    printf("seconds of the last %" PRId64 " jobs   p50        p90        p99\n",
+           map_int(p, "jobs", 0));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct kr_value *row = kr_value_get(p, names[i]);
+        printf("  %-8s  %17.3f  %9.3f  %9.3f\n", names[i], map_real(row, "p50", 0),
+               map_real(row, "p90", 0), map_real(row, "p99", 0));
+    }
+}
+
 static void print_status(const struct kr_value *v)
 {
     char name[32], release[32], state[32], uptime[32];
-    const struct kr_value *jobs = kr_value_get(v, "jobs");
     text_duration(uptime, sizeof uptime, map_real(v, "uptime", 0));
     text_puts(stdout, map_text(v, "name", name, sizeof name));
     putchar(' ');
@@ -192,16 +253,9 @@ static void print_status(const struct kr_value *v)
     fputs(", ", stdout);
     text_puts(stdout, map_text(v, "state", state, sizeof state));
     printf(", process %" PRId64 ", up %s\n", map_int(v, "pid", 0), uptime);
-    int64_t running = map_int(v, "running", 0);
-    if (running) {
-        printf("job %" PRId64 " is running, ", running);
-    } else {
-        printf("no job is running, ");
-    }
-    printf("%" PRId64 " of at most %" PRId64 " waiting\n", map_int(v, "queued", 0),
-           map_int(v, "queue_limit", 0));
-    printf("%" PRId64 " done, %" PRId64 " failed, %" PRId64 " cancelled\n",
-           map_int(jobs, "done", 0), map_int(jobs, "failed", 0), map_int(jobs, "cancelled", 0));
+    print_queue(v);
+    print_spool(kr_value_get(v, "spool"));
+    print_percentiles(kr_value_get(v, "percentiles"));
     text_map(stdout, kr_value_get(v, "engine"));
 }
 
@@ -247,7 +301,11 @@ static void job_progress(const struct kr_value *job, char *buf, size_t size)
     char state[16], stage[24];
     map_text(job, "state", state, sizeof state);
     map_text(p, "stage", stage, sizeof stage);
-    if (strcmp(state, "queued") == 0) {
+    double wait = map_real(job, "wait", -1);
+    if (strcmp(state, "queued") == 0 && wait >= 0) {
+        text_duration(stage, sizeof stage, wait);
+        snprintf(buf, size, "%" PRId64 " before, %s", map_int(job, "position", 0), stage);
+    } else if (strcmp(state, "queued") == 0) {
         snprintf(buf, size, "%" PRId64 " before", map_int(job, "position", 0));
     } else if (strcmp(state, "running") == 0 && stage[0]) {
         snprintf(buf, size, "%s %" PRId64 "/%" PRId64, stage, map_int(p, "step", 0),
@@ -259,18 +317,18 @@ static void job_progress(const struct kr_value *job, char *buf, size_t size)
 
 static void print_job(const struct kr_value *job)
 {
-    char state[16], progress[64], shown[96], measures[64], prompt[512] = "";
+    char state[16], progress[96], shown[96], measures[64], prompt[512] = "";
     const char *text;
     size_t length;
     struct kr_err why;
     job_progress(job, progress, sizeof progress);
-    text_cut(shown, sizeof shown, progress, strlen(progress), 16);
+    text_cut(shown, sizeof shown, progress, strlen(progress), 20);
     map_text(job, "state", state, sizeof state);
     snprintf(measures, sizeof measures, "%" PRId64 "x%" PRId64, map_int(job, "width", 0),
              map_int(job, "height", 0));
     printf("%5" PRId64 "  ", map_int(job, "job", 0));
     text_puts(stdout, state);
-    printf("%*s  %-16s  %-9s  %5" PRId64 "  %19" PRId64 "  ",
+    printf("%*s  %-20s  %-9s  %5" PRId64 "  %19" PRId64 "  ",
            strlen(state) < 9 ? (int)(9 - strlen(state)) : 0, "", shown, measures,
            map_int(job, "steps", 0), map_int(job, "seed", 0));
     if (kr_value_error(kr_value_get(job, "error"), &why) == 0) {
@@ -278,6 +336,8 @@ static void print_job(const struct kr_value *job)
     } else if (kr_value_text(kr_value_get(job, "prompt"), &text, &length)) {
         text_cut(prompt, sizeof prompt, text, length, 40);
         fputs(prompt, stdout);
+    } else {
+        fputs("(another user's)", stdout);
     }
     putchar('\n');
 }
@@ -289,7 +349,7 @@ static void print_jobs(const struct kr_value *v)
         puts("no jobs");
         return;
     }
-    printf("%5s  %-9s  %-16s  %-9s  %5s  %19s  %s\n", "JOB", "STATE", "PROGRESS", "SIZE", "STEPS",
+    printf("%5s  %-9s  %-20s  %-9s  %5s  %19s  %s\n", "JOB", "STATE", "PROGRESS", "SIZE", "STEPS",
            "SEED", "PROMPT");
     for (size_t i = 0; i < kr_value_count(jobs); i++) {
         print_job(kr_value_item(jobs, i));

@@ -5,7 +5,7 @@
  * the protocol is already a tree and only the writing is missing; kreactl then links libc and proto
  * alone.
  */
-#include "client/text.h"
+#include "client/kreactl/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -90,15 +90,15 @@ void text_duration(char *buf, size_t size, double seconds)
 
 /* ------------------------------------------------------------------------------ for people --- */
 
-static void put_bytes(FILE *out, double bytes)
+void text_bytes(char *buf, size_t size, double bytes)
 {
-    static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
+    static const char *const units[] = {"bytes", "kB", "MB", "GB", "TB"};
     int unit = 0;
-    while (bytes >= 1024 && unit < 4) {
-        bytes /= 1024;
+    while (bytes >= 1000 && unit < 4) { /* as the daemon's own sentences count them */
+        bytes /= 1000;
         unit++;
     }
-    fprintf(out, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
+    snprintf(buf, size, unit ? "%.1f %s" : "%.0f %s", bytes, units[unit]);
 }
 
 static bool ends_with(const char *key, const char *end)
@@ -121,7 +121,8 @@ static bool put_measure(FILE *out, const char *parent, const char *key, double v
         fputs(text, out);
     } else if (ends_with(key, "bytes") ||
                (strcmp(parent, "memory") == 0 && !ends_with(key, "_rows"))) {
-        put_bytes(out, value);
+        text_bytes(text, sizeof text, value);
+        fputs(text, out);
     } else if (strcmp(key, "uptime") == 0 || ends_with(key, "seconds")) {
         text_duration(text, sizeof text, value);
         fputs(text, out);

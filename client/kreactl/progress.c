@@ -3,7 +3,7 @@
  * The line is drawn with a carriage return and blanks only, so it works on every terminal. Between
  * two reports a step may take long; the time left then runs on by our own clock.
  */
-#include "client/progress.h"
+#include "client/kreactl/progress.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
-#include "client/text.h"
+#include "client/kreactl/text.h"
 
 enum { BAR = 24 };
 
@@ -37,6 +37,7 @@ void progress_report(struct progress *p, const struct kr_value *map)
     p->image = map_int(map, "image", 0);
     p->count = map_int(map, "count", 1);
     p->remaining = map_real(map, "remaining", -1);
+    p->wait = map_real(map, "wait", -1);
     progress_draw(p);
 }
 
@@ -48,9 +49,15 @@ static int columns_of(FILE *out)
 
 static void queued_text(const struct progress *p, char *buf, size_t size)
 {
+    char duration[32], when[64] = "";
+    if (p->wait >= 0) {
+        text_duration(duration, sizeof duration,
+                      p->wait - (double)(client_now() - p->heard) / 1000);
+        snprintf(when, sizeof when, ", it starts in about %s", duration);
+    }
     if (p->position > 0) {
-        snprintf(buf, size, "waiting: %" PRId64 " job%s before this one", p->position,
-                 p->position == 1 ? "" : "s");
+        snprintf(buf, size, "waiting: %" PRId64 " job%s before this one%s", p->position,
+                 p->position == 1 ? "" : "s", when);
     } else {
         snprintf(buf, size, "waiting to start");
     }
