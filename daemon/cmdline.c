@@ -134,7 +134,7 @@ void cmdline_help(FILE *out)
             print_option(out, &daemon_options[i], OPTION_ARGV);
     fputs("\nOnly in kread.ini, section [kread]:\n", out);
     for (size_t i = 0; i < SETTINGS; i++)
-        if (daemon_options[i].places == OPTION_FILE)
+        if (!(daemon_options[i].places & OPTION_ARGV))
             print_option(out, &daemon_options[i], OPTION_FILE);
     fputs("\nExit: 0 stopped cleanly, 1 could not start, 2 wrong usage, 3 the device failed or a "
           "job hung\n",

@@ -14,6 +14,7 @@
 
 #include "daemon/cmdline.h"
 #include "daemon/engine/engine.h"
+#include "daemon/hooks.h"
 #include "daemon/log.h"
 #include "daemon/server/server.h"
 #include "daemon/service.h"
@@ -57,13 +58,6 @@ static int inspect(const struct setup *setup)
 
 /* ---------------------------------------------------------------------------- serving -------- */
 
-static void on_log(enum server_level level, const char *line)
-{
-    static const enum log_level levels[] = {LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO,
-                                            LOG_LEVEL_DEBUG};
-    log_line(levels[level], "%s", line);
-}
-
 /* Who may connect: under /run/kread the daemon serves a machine, and the folder's group is let in;
  * anywhere else it serves its owner. */
 static mode_t socket_mode(const struct setup *setup)
@@ -94,19 +88,9 @@ static int open_listener(const struct setup *setup, struct listener *listener, s
 /* 0 or the exit status. */
 static int run_server(const struct setup *setup, struct engine *engine, struct listener *listener)
 {
-    const struct settings *s = &setup->settings;
-    const struct server_options options = {
-        .engine = engine,
-        .listener = listener,
-        .hooks = {.log = on_log, .status = service_status, .stopping = service_stopping},
-        .output_dir = s->output_dir,
-        .queue_limit = s->queue_limit,
-        .keep_images = s->keep_images,
-        .keep_bytes = s->keep_megabytes << 20,
-        .max_clients = s->max_clients,
-        .client_timeout = s->client_timeout,
-        .stop_timeout = s->stop_timeout,
-    };
+    struct server_options options = hooks_options(setup);
+    options.engine = engine;
+    options.listener = listener;
     struct server *server;
     struct kr_err err;
     if (server_open(&options, &server, &err) < 0)
@@ -165,7 +149,7 @@ static void catch_bus_error(void)
     sigaction(SIGBUS, &action, NULL);
 }
 
-static int serve(const struct setup *setup)
+static int serve(int argc, char **argv, struct setup *setup)
 {
     struct engine_config config;
     struct engine *engine;
@@ -175,6 +159,7 @@ static int serve(const struct setup *setup)
     catch_bus_error();
     server_block_signals();
     log_init((enum log_level)setup->settings.log_level);
+    hooks_init(argc, argv, setup);
     if (setup_profile(setup, &config, &err) < 0 || check_output(setup, &err) < 0 ||
         engine_open(&config, &engine, &err) < 0)
         return fail(EXIT_NO_START, &err);
@@ -218,7 +203,7 @@ int main(int argc, char **argv)
     } else {
         status = setup.settings.check_config ? check_config(&setup)
                  : setup.settings.inspect    ? inspect(&setup)
-                                             : serve(&setup);
+                                             : serve(argc, argv, &setup);
         setup_close(&setup);
     }
     settings_fini(&asked);

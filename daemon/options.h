@@ -27,7 +27,8 @@ enum option_type {
     OPTION_FLAG /* command line only: present or not */
 };
 
-enum option_place { OPTION_ARGV = 1, OPTION_FILE = 2 };
+/* Where a setting may stand, and whether a reload applies it to the running daemon. */
+enum option_place { OPTION_ARGV = 1, OPTION_FILE = 2, OPTION_LIVE = 4 };
 
 struct option {
     const char *name; /* as in kread.ini; on the command line '-' stands for '_' */
@@ -53,6 +54,7 @@ enum setting_id {
     S_SOCKET_ACCESS,
     S_DEVICE,
     S_RESIDENCY,
+    S_FP8_PRODUCTS,
     S_DIFFUSION_MODEL,
     S_TEXT_ENCODER,
     S_VAE,
@@ -60,16 +62,25 @@ enum setting_id {
     S_THREADS,
     S_TRACE,
     S_LOG_LEVEL,
+    S_LOG_PROMPTS,
+    S_ALLOW_USERS,
+    S_ALLOW_GROUPS,
     S_QUEUE_LIMIT,
+    S_USER_QUEUE_LIMIT,
+    S_CLIENT_QUEUE_LIMIT,
     S_MAX_PIXELS,
     S_MAX_STEPS,
     S_MAX_COUNT,
     S_OUTPUT_DIR,
+    S_STATE_DIR,
     S_KEEP_IMAGES,
     S_KEEP_MEGABYTES,
+    S_KEEP_DAYS,
     S_MAX_CLIENTS,
+    S_USER_CLIENTS,
     S_CLIENT_TIMEOUT,
     S_STOP_TIMEOUT,
+    S_WORKER_TIMEOUT,
     S_INSPECT,
     S_CHECK_CONFIG,
     S_JSON,
@@ -82,9 +93,12 @@ struct settings {
     uint64_t set; /* 1 << enum setting_id */
     char *config, *profile, *default_profile, *socket;
     char *diffusion_model, *text_encoder, *vae, *tokenizer, *trace, *output_dir;
-    int64_t socket_access, device, residency, threads, log_level;
+    char *state_dir, *allow_users, *allow_groups;
+    int64_t socket_access, device, residency, fp8_products, threads, log_level, log_prompts;
     int64_t queue_limit, max_pixels, max_steps, max_count;
-    int64_t keep_images, keep_megabytes, max_clients, client_timeout, stop_timeout;
+    int64_t user_queue_limit, client_queue_limit;
+    int64_t keep_images, keep_megabytes, keep_days;
+    int64_t max_clients, user_clients, client_timeout, stop_timeout, worker_timeout;
     int64_t inspect, check_config, json, version, help;
 };
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/service.h"
 
+#include <inttypes.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <systemd/sd-daemon.h>
 
 int service_socket(struct kr_err *err)
@@ -40,7 +42,27 @@ void service_status(const char *status)
     sd_notifyf(0, "STATUS=%s", status);
 }
 
+/* A newer systemd (Type=notify-reload) tells by the time that this answers its own signal. */
+void service_reloading(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    int64_t us = (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%" PRId64 "\nSTATUS=reloading", us);
+}
+
 void service_stopping(void)
 {
     sd_notify(0, "STOPPING=1\nSTATUS=stopping");
+}
+
+int64_t service_watchdog_limit(void)
+{
+    uint64_t us;
+    return sd_watchdog_enabled(0, &us) > 0 ? (int64_t)(us / 1000) : 0;
+}
+
+void service_alive(void)
+{
+    sd_notify(0, "WATCHDOG=1");
 }

@@ -128,6 +128,28 @@ static char *choose_socket(const struct setup *setup, const char *on_argv)
     return asprintf(&path, "%s/kread.sock", runtime) < 0 ? NULL : path;
 }
 
+/* FOLDER/NAME in new memory where folder is an absolute path. */
+static char *below(const char *folder, const char *name)
+{
+    char *path;
+    return !folder || *folder != '/' || asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
+}
+
+/* Where detached jobs are kept; NULL: no memory, or nothing tells. */
+static char *choose_state_dir(struct setup *setup)
+{
+    const char *systemd = getenv("STATE_DIRECTORY");
+    char *guess = NULL;
+    if (setup->settings.state_dir || (systemd && *systemd == '/')) {
+        setup->state_dir_named = true;
+        return setup->settings.state_dir
+                   ? strdup(setup->settings.state_dir)
+                   : strndup(systemd, strcspn(systemd, ":")); /* the first of its list */
+    }
+    guess = below(getenv("XDG_STATE_HOME"), "kread");
+    return guess ? guess : below(getenv("HOME"), ".local/state/kread");
+}
+
 int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
 {
     *setup = (struct setup){0};
@@ -143,6 +165,7 @@ int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
     setup->socket = choose_socket(setup, argv->socket);
     settings_merge(&setup->settings, &setup->config.settings);
     settings_merge(&setup->settings, argv);
+    setup->state_dir = choose_state_dir(setup);
     if (!setup->socket)
         kr_fail(err, KR_NO_MEMORY, "out of memory");
     if (!setup->socket || choose_profile(setup, err) < 0) {
@@ -158,7 +181,8 @@ void setup_close(struct setup *setup)
     config_fini(&setup->config);
     config_fini(&setup->demo);
     free(setup->socket);
-    setup->socket = NULL;
+    free(setup->state_dir);
+    setup->socket = setup->state_dir = NULL;
 }
 
 /* The file that the chosen profile stands in. */
@@ -208,6 +232,7 @@ int setup_profile(const struct setup *setup, struct engine_config *engine, struc
         .generation_defaults = setup->config.generation,
         .device = (enum engine_device)s->device,
         .residency = (enum engine_residency)s->residency,
+        .no_fp8_products = !s->fp8_products,
         .threads = (int)s->threads,
         .trace = s->trace,
         .max_pixels = s->max_pixels,
@@ -267,22 +292,12 @@ static void print_field(FILE *out, enum kr_field_id id, const struct kr_params *
         fprintf(out, "; %s is set, to a longer text than fits here\n", kr_fields[id].name);
 }
 
-void setup_print(const struct setup *setup, FILE *out)
+void setup_print_profile(const struct setup *setup, FILE *out)
 {
-    const struct settings *s = &setup->settings;
-    const struct config *config = &setup->config;
     struct engine_config e;
-    fprintf(out, "; config file: %s\n[kread]\n", config->file ? config->file : "none");
-    for (int i = 0; i < SETTINGS; i++)
-        if (i == S_SOCKET)
-            fprintf(out, "socket = %s\n", setup->socket);
-        else if (i == S_DEFAULT_PROFILE)
-            fprintf(out, "default_profile = %s\n", setup->profile ? setup->profile->name : "");
-        else if (daemon_options[i].places & OPTION_FILE)
-            print_option(out, &daemon_options[i], s);
     if (setup_profile(setup, &e, &(struct kr_err){0}) < 0)
         return;
-    fprintf(out, "\n; from %s\n[profile %s]\n", profile_file(setup)->file, e.profile);
+    fprintf(out, "[profile %s]\n", e.profile);
     fprintf(out, "architecture = %s\nvariant = %s\n", e.architecture, e.variant);
     fprintf(out, "diffusion_model = %s\ntext_encoder = %s\n", e.diffusion_model, e.text_encoder);
     fprintf(out, "vae = %s\ntokenizer = %s\n", e.vae, e.tokenizer);
@@ -290,4 +305,24 @@ void setup_print(const struct setup *setup, FILE *out)
     for (int id = 0; id < KR_FIELDS; id++)
         if (kr_fields[id].in_config)
             print_field(out, (enum kr_field_id)id, &e.profile_defaults, &e.generation_defaults);
+}
+
+void setup_print(const struct setup *setup, FILE *out)
+{
+    const struct settings *s = &setup->settings;
+    const struct config *config = &setup->config;
+    fprintf(out, "; config file: %s\n[kread]\n", config->file ? config->file : "none");
+    for (int i = 0; i < SETTINGS; i++)
+        if (i == S_SOCKET)
+            fprintf(out, "socket = %s\n", setup->socket);
+        else if (i == S_STATE_DIR && setup->state_dir)
+            fprintf(out, "state_dir = %s\n", setup->state_dir);
+        else if (i == S_DEFAULT_PROFILE)
+            fprintf(out, "default_profile = %s\n", setup->profile ? setup->profile->name : "");
+        else if (daemon_options[i].places & OPTION_FILE)
+            print_option(out, &daemon_options[i], s);
+    if (!setup->profile)
+        return;
+    fprintf(out, "\n; from %s\n", profile_file(setup)->file);
+    setup_print_profile(setup, out);
 }

@@ -14,7 +14,9 @@ struct setup {
     struct config config, demo;    /* the user's file; the demo's, where the demo is asked for */
     const struct profile *profile; /* NULL: none chosen, and `missing` says why */
     struct kr_err missing;
-    char *socket; /* where to listen unless systemd passes a socket */
+    char *socket;         /* where to listen unless systemd passes a socket */
+    char *state_dir;      /* NULL: nothing says where it could be */
+    bool state_dir_named; /* by the settings or by systemd, not our own guess */
 };
 
 /* Reads the config file and merges. `argv` is emptied. A missing profile is no failure here: ask
@@ -29,7 +31,10 @@ int setup_profile(const struct setup *setup, struct engine_config *engine, struc
  * are looked at as well. Files that aren't there are told on `notes` and refused by nobody yet. */
 int setup_check(const struct setup *setup, FILE *notes, struct kr_err *err);
 
-/* The effective settings, in the form of a config file. */
+/* The effective settings, in the form of a config file: first [kread], then the chosen profile. */
 void setup_print(const struct setup *setup, FILE *out);
+
+/* The profile alone: a line a value, the same lines in the same order for every profile. */
+void setup_print_profile(const struct setup *setup, FILE *out);
 
 #endif

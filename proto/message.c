@@ -211,7 +211,8 @@ static int read_id(struct kr_in *in, const msgpack_object *o, struct kr_err *err
         return malformed("its id is not an integer of 32 bits", err);
     }
     in->id = (uint32_t)o->via.u64;
-    return 0;
+    return in->kind == KR_IN_REQUEST && in->id == 0 ? malformed("id 0 is the daemon's own", err)
+                                                    : 0;
 }
 
 static int read_call(struct kr_in *in, const msgpack_object *name, const msgpack_object *list,
@@ -284,7 +285,9 @@ static int read_envelope(struct kr_in *in, const msgpack_object *o, struct kr_er
                : malformed("its error is not a map with code and message", err);
 }
 
-int kr_in_init(struct kr_in *in, const void *frame, size_t size, struct kr_err *err)
+/* Unpacks the one value in frame[size] into in->zone. */
+static int unpack(struct kr_in *in, const void *frame, size_t size, msgpack_object *root,
+                  struct kr_err *err)
 {
     memset(in, 0, sizeof *in);
     int64_t found = kr_frame_size(frame, size, KR_MAX_REPLY, err);
@@ -298,18 +301,44 @@ int kr_in_init(struct kr_in *in, const void *frame, size_t size, struct kr_err *
     if (zone == NULL) {
         return kr_fail(err, KR_NO_MEMORY, "no memory for a message");
     }
-    msgpack_object root;
     size_t offset = 0;
-    msgpack_unpack_return got = msgpack_unpack(frame, size, &offset, zone, &root);
+    msgpack_unpack_return got = msgpack_unpack(frame, size, &offset, zone, root);
     in->zone = zone;
-    int rc = got == MSGPACK_UNPACK_NOMEM_ERROR
-                 ? kr_fail(err, KR_NO_MEMORY, "no memory for a message")
-             : got != MSGPACK_UNPACK_SUCCESS ? malformed("it cannot be unpacked", err)
-                                             : read_envelope(in, &root, err);
-    if (rc != 0) {
-        kr_in_fini(in);
+    if (got == MSGPACK_UNPACK_SUCCESS) {
+        return 0;
     }
-    return rc;
+    kr_in_fini(in);
+    return got == MSGPACK_UNPACK_NOMEM_ERROR ? kr_fail(err, KR_NO_MEMORY, "no memory for a message")
+                                             : malformed("it cannot be unpacked", err);
+}
+
+int kr_in_init(struct kr_in *in, const void *frame, size_t size, struct kr_err *err)
+{
+    msgpack_object root;
+    if (unpack(in, frame, size, &root, err) != 0) {
+        return -1;
+    }
+    if (read_envelope(in, &root, err) != 0) {
+        kr_in_fini(in);
+        return -1;
+    }
+    return 0;
+}
+
+int kr_in_value(struct kr_in *in, const void *data, size_t size, struct kr_err *err)
+{
+    msgpack_object root, *kept;
+    if (unpack(in, data, size, &root, err) != 0) {
+        return -1;
+    }
+    kept = msgpack_zone_malloc(in->zone, sizeof *kept);
+    if (kept == NULL) {
+        kr_in_fini(in);
+        return kr_fail(err, KR_NO_MEMORY, "no memory for a value");
+    }
+    *kept = root;
+    in->result = value(kept);
+    return 0;
 }
 
 void kr_in_fini(struct kr_in *in)

@@ -143,6 +143,9 @@ struct kr_in {
 int kr_in_init(struct kr_in *in, const void *frame, size_t size, struct kr_err *err);
 void kr_in_fini(struct kr_in *in);
 
+/* Decodes one value that is no message (a file of ours): in->result is it. */
+int kr_in_value(struct kr_in *in, const void *data, size_t size, struct kr_err *err);
+
 enum kr_method kr_in_method(const struct kr_in *in); /* KR_METHODS: unknown */
 
 /* NULL: it is not there, or map is no map. */

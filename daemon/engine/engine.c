@@ -58,9 +58,10 @@ static struct kr_device *open_cpu(const struct engine_config *config, struct kr_
     return dev;
 }
 
-static struct kr_device *open_cuda(struct kr_err *err)
+static struct kr_device *open_cuda(const struct engine_config *config, struct kr_err *err)
 {
-    const struct kr_cuda_options options = {0};
+    const struct kr_cuda_options options = {.fp8 = config->no_fp8_products ? KR_FP8_EXPAND
+                                                                           : KR_FP8_BEST};
     char why[300] = "";
     struct kr_device *dev = kr_device_open_cuda(&options, why, sizeof(why));
 
@@ -78,7 +79,7 @@ static struct kr_device *open_best(struct engine *e, const struct engine_config 
     snprintf(e->device_why, sizeof(e->device_why), "set by the configuration");
     if (config->device == ENGINE_DEVICE_CPU)
         return open_cpu(config, err);
-    dev = open_cuda(err);
+    dev = open_cuda(config, err);
     e->cuda = dev != NULL;
     if (config->device == ENGINE_DEVICE_CUDA)
         return dev;
@@ -107,7 +108,7 @@ static int open_planner(struct engine *e, const struct engine_config *config, st
         return kr_fail(err, KR_NO_MEMORY, "no memory for the planner");
     pthread_mutex_init(&planner->lock, NULL);
     e->planner = planner;
-    planner->dev = e->cuda ? open_cuda(err) : open_cpu(config, err);
+    planner->dev = e->cuda ? open_cuda(config, err) : open_cpu(config, err);
     if (!planner->dev)
         return -1;
     return e->family->bind(&e->parts, config, planner->dev, &planner->model, err);

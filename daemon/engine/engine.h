@@ -31,6 +31,7 @@ struct engine_config {
     struct kr_params profile_defaults, generation_defaults; /* layers 2 and 3 of the precedence */
     enum engine_device device;
     enum engine_residency residency;
+    bool no_fp8_products;                     /* the GPU multiplies FP8 weights in BF16 */
     int threads;                              /* 0: all */
     const char *trace;                        /* directory or NULL */
     int64_t max_pixels, max_steps, max_count; /* the owner's limits; 0: only the field table's */

@@ -345,13 +345,21 @@ static int check_files(struct run *r)
     return 0;
 }
 
+/* What is free now, from a device that is there. */
+static int check_device(struct run *r)
+{
+    plan_measure(r->e);
+    if (kr_device_sync(r->e->dev) != KR_FAULT_LOST)
+        return 0;
+    return kr_fail(r->err, KR_DEVICE, "%s", kr_device_fault_text(r->e->dev));
+}
+
 static int run_init(struct run *r)
 {
     const struct kr_params *p = r->job->params;
     size_t pixel_count = (size_t)(p->width * p->height), latent_count;
 
-    plan_measure(r->e);
-    if (check_files(r) < 0 ||
+    if (check_device(r) < 0 || check_files(r) < 0 ||
         work_init(&r->work, r->e->family, r->e->model, r->e->dev, p, r->err) < 0 ||
         plan_job(r->e, &r->work, &r->plan, r->err) < 0)
         return -1;

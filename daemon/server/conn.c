@@ -60,6 +60,7 @@ void conn_close(struct conn *conn)
     uv_close((uv_handle_t *)&conn->pipe, on_handle_closed);
     uv_close((uv_handle_t *)&conn->input_timer, on_handle_closed);
     uv_close((uv_handle_t *)&conn->output_timer, on_handle_closed);
+    keep_forget(server, conn);
     jobs_forget(server, conn);
     server_step(server);
 }
@@ -333,7 +334,8 @@ static bool hung_up(struct conn *conn)
 static void on_half_check(uv_timer_t *timer)
 {
     struct conn *conn = timer->data;
-    bool owed = conn->watching > 0 || conn->watch_all || waiting(conn) > 0;
+    bool owed =
+        conn->watching > 0 || conn->watch_all || waiting(conn) > 0 || keep_owes(conn->server, conn);
     if (!owed || hung_up(conn))
         conn_close(conn);
 }
@@ -371,14 +373,35 @@ static void init_conn(struct conn *conn, struct server *server)
     server->conn_count++;
 }
 
-/* Whether another client is taken. */
-static int admit(const struct server *server, struct kr_err *err)
+void conn_check_access(struct conn *conn)
 {
+    uv_os_fd_t fd;
+    conn->allowed =
+        uv_fileno((uv_handle_t *)&conn->pipe, &fd) == 0 && access_allows(&conn->server->access, fd);
+}
+
+static int64_t clients_of(const struct server *server, uid_t uid)
+{
+    int64_t n = 0;
+    for (const struct conn *conn = server->conns; conn; conn = conn->next)
+        n += conn->uid == uid;
+    return n;
+}
+
+/* Whether another client is taken. */
+static int admit(const struct conn *conn, struct kr_err *err)
+{
+    const struct server *server = conn->server;
+    int64_t most = server->options.user_clients;
     if (server->phase >= PHASE_CLOSING)
         return kr_fail(err, KR_SHUTDOWN, "the daemon is stopping, try again when it is back");
     if (server->conn_count > server->options.max_clients)
         return kr_fail(err, KR_BUSY, "%lld clients are connected, no more are taken (max_clients)",
                        (long long)server->options.max_clients);
+    if (most > 0 && clients_of(server, conn->uid) > most)
+        return kr_fail(err, KR_BUSY,
+                       "%lld clients of yours are connected, no more are taken (user_clients)",
+                       (long long)most);
     return 0;
 }
 
@@ -396,7 +419,8 @@ void conn_accept(struct server *server)
         return;
     }
     conn->uid = peer_uid(conn);
-    if (admit(server, &err) < 0)
+    conn_check_access(conn);
+    if (admit(conn, &err) < 0)
         refuse(conn, &err);
     else
         read_on(conn);

@@ -38,7 +38,8 @@ struct conn {
     uint64_t last_taken; /* bytes ever taken by the client when output_timer last looked */
 
     uid_t uid;
-    char *name; /* from hello, or NULL */
+    bool allowed; /* to use the daemon (access.h) */
+    char *name;   /* from hello, or NULL */
     bool watch_all, watch_all_images;
     int watching; /* jobs that have it as a watcher */
 };
@@ -57,5 +58,8 @@ void conn_send_progress(struct conn *conn, struct kr_out *out);
 void conn_finish(struct conn *conn);
 
 void conn_close(struct conn *conn);
+
+/* Looks anew whether it may use the daemon. */
+void conn_check_access(struct conn *conn);
 
 #endif

@@ -16,12 +16,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "daemon/server/conn.h"
 #include "daemon/server/state.h"
 
 enum {
+    TICK = 10000,         /* milliseconds between looks at the worker, if nobody asks for more */
     CANCEL_LIMIT = 10000, /* milliseconds that a cancelled job may take to end */
     FLUSH_LIMIT = 5000,   /* milliseconds that clients get to read their results at the end */
     HURRY_LIMIT = 1000,   /* both of them after a second signal */
@@ -38,13 +40,44 @@ void server_log(const struct server *server, enum server_level level, const char
     server->options.hooks.log(level, line);
 }
 
-int server_admit(const struct server *server, struct kr_err *err)
+double server_wall_clock(void)
 {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static int64_t waiting_of(const struct server *server, const struct conn *conn)
+{
+    int64_t n = keep_accepting(server, conn, conn->uid);
+    for (const struct job *job = server->jobs.first; job; job = job->next)
+        n += job->waits && job->owner == conn;
+    return n;
+}
+
+static int too_many(const char *whose, int64_t limit, const char *setting, struct kr_err *err)
+{
+    return kr_fail(err, KR_BUSY, "%lld jobs%s are waiting, no more are taken (%s); try again later",
+                   (long long)limit, whose, setting);
+}
+
+int server_admit(const struct server *server, const struct conn *conn, struct kr_err *err)
+{
+    const struct server_options *o = &server->options;
     if (server->phase != PHASE_READY)
         return kr_fail(err, KR_SHUTDOWN, "the daemon is stopping, try again when it is back");
-    if (server->jobs.active > server->options.queue_limit)
-        return kr_fail(err, KR_BUSY, "%lld jobs are waiting, no more are taken; try again later",
-                       (long long)server->options.queue_limit);
+    int64_t active = server->queue.waiting + server->jobs.accepting +
+                     (server->running || server->starting ? 1 : 0);
+    if (active > o->queue_limit)
+        return too_many("", o->queue_limit, "queue_limit", err);
+    if (o->user_queue_limit > 0 &&
+        queue_of(server, conn->uid) + keep_accepting(server, NULL, conn->uid) >=
+            o->user_queue_limit)
+        return too_many(" of yours", o->user_queue_limit, "user_queue_limit", err);
+    if (o->client_queue_limit > 0 && waiting_of(server, conn) >= o->client_queue_limit)
+        return too_many(" of this connection", o->client_queue_limit, "client_queue_limit", err);
+    if (keep_is_behind(server))
+        return kr_fail(err, KR_BUSY, "the disk is slower than jobs come; try again in a moment");
     return 0;
 }
 
@@ -101,6 +134,7 @@ static void close_all(struct server *server)
     }
     close_handle((uv_handle_t *)&server->listener);
     close_handle((uv_handle_t *)&server->deadline);
+    close_handle((uv_handle_t *)&server->tick);
     close_handle((uv_handle_t *)&server->wake);
     server_block_signals(); /* before libuv gives them back their deadly defaults */
     for (int i = 0; i < SIGNALS; i++)
@@ -110,21 +144,23 @@ static void close_all(struct server *server)
 /* The running job is to end now. */
 static void cancel_running(struct server *server)
 {
-    for (struct job *job = server->jobs.first; job; job = job->next)
-        job_cancel(job);
+    server->cancelled = true;
+    if (server->running)
+        atomic_store(&server->running->cancel, 1);
     set_deadline(server, server->hurry ? HURRY_LIMIT : CANCEL_LIMIT);
 }
 
 static void on_deadline(uv_timer_t *timer)
 {
     struct server *server = timer->data;
-    struct job *job = jobs_running(server);
     if (server->phase == PHASE_CLOSING)
         close_all(server);
-    else if (job && atomic_load(&job->cancel))
+    else if (!server->cancelled)
+        cancel_running(server);
+    else if (server->running)
         give_up(server);
     else
-        cancel_running(server);
+        set_deadline(server, CANCEL_LIMIT); /* the disk holds it up; that ends */
 }
 
 void server_stop(struct server *server, const char *why)
@@ -151,12 +187,17 @@ static void begin_closing(struct server *server)
     }
 }
 
+static bool at_work(const struct server *server)
+{
+    return server->running || server->starting || server->jobs.attached > 0 || keep_busy(server);
+}
+
 /* Goes from phase to phase as soon as nothing holds it back. */
 static void advance(struct server *server)
 {
     if (server->phase == PHASE_READY && server->end == SERVER_DEVICE_LOST)
         server_stop(server, "the device failed");
-    if (server->phase == PHASE_DRAINING && server->jobs.active == 0)
+    if (server->phase == PHASE_DRAINING && !at_work(server))
         begin_closing(server);
     if (server->phase == PHASE_CLOSING && !server->conns)
         close_all(server);
@@ -165,12 +206,12 @@ static void advance(struct server *server)
 static void tell_status(struct server *server)
 {
     char line[sizeof server->told];
-    const struct job *job = jobs_running(server);
+    const struct job *job = server->running;
     if (server->phase != PHASE_READY)
         return;
     if (job)
         snprintf(line, sizeof line, "running job %llu, %lld waiting", (unsigned long long)job->id,
-                 (long long)server->jobs.active - 1);
+                 (long long)server->queue.waiting);
     else
         snprintf(line, sizeof line, "ready, %lld jobs done", (long long)server->jobs.done);
     if (strcmp(line, server->told) == 0)
@@ -187,19 +228,34 @@ static void on_wake(uv_async_t *wake)
         event = worker_events(&server->worker);
     for (; event; event = next) {
         next = event->next;
-        jobs_take(server, event);
+        jobs_take(event);
     }
-    jobs_trim(server);
+    if (server->phase < PHASE_CLOSING) {
+        jobs_feed(server);
+        if (server->jobs.crowded)
+            keep_trim(server);
+        jobs_trim(server);
+    }
     advance(server);
     tell_status(server);
 }
 
 /* ---------------------------------------------------------------------------- the outside ---- */
 
+static void on_tick(uv_timer_t *timer)
+{
+    struct server *server = timer->data;
+    health_check(server);
+    server->jobs.crowded = true; /* kept pictures grow old */
+    server_step(server);
+}
+
 static void on_signal(uv_signal_t *handle, int number)
 {
     struct server *server = handle->data;
-    if (number == SIGHUP) {
+    if (number == SIGHUP && server->options.hooks.reload) {
+        server->options.hooks.reload(server);
+    } else if (number == SIGHUP) {
         server_log(server, SERVER_INFO,
                    "SIGHUP: nothing to do, settings are read at start; restart to change them");
     } else if (server->phase == PHASE_READY) {
@@ -239,8 +295,9 @@ static int start_handles(struct server *server, struct kr_err *err)
     int rc = uv_async_init(&server->loop, &server->wake, on_wake);
     assert(rc == 0); /* the loop's own first one was the one that could fail */
     uv_timer_init(&server->loop, &server->deadline);
+    uv_timer_init(&server->loop, &server->tick);
     uv_pipe_init(&server->loop, &server->listener, 0);
-    server->wake.data = server->deadline.data = server->listener.data = server;
+    server->wake.data = server->deadline.data = server->tick.data = server->listener.data = server;
     for (int i = 0; i < SIGNALS; i++) {
         uv_signal_init(&server->loop, &server->signals[i]);
         server->signals[i].data = server;
@@ -275,6 +332,35 @@ static int check_files(int any, struct kr_err *err)
                             strerror(why));
 }
 
+static void work_nothing(uv_work_t *request)
+{
+    (void)request;
+}
+
+/* The threads of libuv's pool start with their first work: now, while signals are held back, so
+ * that none of them ever gets one. */
+static void start_pool(struct server *server)
+{
+    uv_queue_work(&server->loop, &server->pool, work_nothing, NULL);
+}
+
+static int start(struct server *server, struct kr_err *err)
+{
+    const struct server_options *o = &server->options;
+    int64_t tick = o->alive_interval > 0 && o->alive_interval < TICK ? o->alive_interval : TICK;
+    int64_t timeout = o->worker_timeout * 1000 / 2;
+    tick = timeout > 0 && timeout < tick ? timeout : tick;
+    if (start_handles(server, err) < 0 ||
+        access_init(&server->access, o->allow_users, o->allow_groups, err) < 0)
+        return -1;
+    start_pool(server);
+    uv_timer_start(&server->tick, on_tick, (uint64_t)tick, (uint64_t)tick);
+    if (keep_open(server, err) < 0)
+        return -1;
+    return worker_start(&server->worker, o->engine, o->output_dir, &server->keep.spool,
+                        &server->wake, err);
+}
+
 int server_open(const struct server_options *options, struct server **result, struct kr_err *err)
 {
     if (check_files(options->listener->fd, err) < 0)
@@ -284,14 +370,13 @@ int server_open(const struct server_options *options, struct server **result, st
         return kr_fail(err, KR_NO_MEMORY, "out of memory");
     server->options = *options;
     server->started_ns = uv_hrtime();
+    server->keep.spool = (struct spool){.lock_fd = -1, .dir_fd = -1, .jobs_fd = -1};
     int rc = uv_loop_init(&server->loop);
     if (rc < 0) {
         free(server);
         return kr_fail(err, KR_IO, "cannot start the event loop: %s", uv_strerror(rc));
     }
-    if (start_handles(server, err) < 0 ||
-        worker_start(&server->worker, options->engine, options->output_dir, &server->wake, err) <
-            0) {
+    if (start(server, err) < 0) {
         close_all(server);
         uv_run(&server->loop, UV_RUN_DEFAULT);
         server_close(server);
@@ -308,11 +393,41 @@ enum server_end server_run(struct server *server)
     return server->end;
 }
 
+int server_reload(struct server *server, const struct server_options *options, struct kr_err *err)
+{
+    struct access access;
+    if (access_init(&access, options->allow_users, options->allow_groups, err) < 0)
+        return -1;
+    access_fini(&server->access);
+    server->access = access;
+    struct server_options next = server->options;
+    next.queue_limit = options->queue_limit;
+    next.user_queue_limit = options->user_queue_limit;
+    next.client_queue_limit = options->client_queue_limit;
+    next.keep_images = options->keep_images;
+    next.keep_bytes = options->keep_bytes;
+    next.keep_days = options->keep_days;
+    next.max_clients = options->max_clients;
+    next.user_clients = options->user_clients;
+    next.client_timeout = options->client_timeout;
+    next.stop_timeout = options->stop_timeout;
+    next.worker_timeout = options->worker_timeout;
+    server->options = next;
+    for (struct conn *conn = server->conns; conn; conn = conn->next)
+        conn_check_access(conn);
+    server->jobs.crowded = true;
+    server_step(server);
+    return 0;
+}
+
 void server_close(struct server *server)
 {
     if (!server)
         return;
+    keep_close(server);
     jobs_free(server);
+    queue_fini(&server->queue);
+    access_fini(&server->access);
     int rc = uv_loop_close(&server->loop);
     assert(rc == 0);
     (void)rc;

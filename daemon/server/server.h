@@ -40,21 +40,54 @@ void listener_close(struct listener *l);
 
 enum server_level { SERVER_ERROR, SERVER_WARN, SERVER_INFO, SERVER_DEBUG };
 
+struct server;
+
+/* How one job ended. Texts are valid during the call. */
+struct server_job_record {
+    uint64_t id;
+    uid_t uid;
+    const char *outcome; /* "done", "failed", "cancelled" */
+    const char *code;    /* of the error that it failed with ("io", ...), or NULL */
+    bool detach;
+    int64_t width, height, steps, count, seed;
+    double queued, encode, denoise, decode, png, total; /* seconds */
+    size_t peak;                                        /* bytes */
+    enum server_level level;                            /* a failed job is a warning */
+    const char *prompt;                                 /* for an owner who wants it logged */
+    const char *line; /* all of it as one line, for a log without fields; no prompt */
+};
+
+/* All are called on the loop's thread. Those marked so may be NULL. */
 struct server_hooks {
     void (*log)(enum server_level level, const char *line);
     void (*status)(const char *line); /* how it is doing, for the service manager */
     void (*stopping)(void);
+    /* A job has ended: the one line of the log about it. NULL: job->line goes to log(). */
+    void (*job)(const struct server_job_record *job);
+    /* Loop and worker are alive; every `alive_interval`, while that is so. May be NULL. */
+    void (*alive)(void);
+    /* SIGHUP came. Reads the settings again and calls server_reload(). NULL: SIGHUP is only logged.
+     */
+    void (*reload)(struct server *server);
 };
 
 struct server_options {
     struct engine *engine;     /* borrowed */
     struct listener *listener; /* borrowed; its fd becomes the server's */
     struct server_hooks hooks;
-    const char *output_dir;          /* NULL: pictures go to clients only */
-    int64_t queue_limit;             /* jobs beside the running one */
-    int64_t keep_images, keep_bytes; /* of detached jobs, until they are fetched */
-    int64_t max_clients;
-    int64_t client_timeout, stop_timeout; /* seconds */
+    const char *profile;    /* its name, for detached jobs; or NULL */
+    const char *output_dir; /* NULL: pictures go to clients only */
+    const char *state_dir;  /* NULL: detached jobs are refused */
+    bool state_dir_named;   /* by somebody: that another daemon uses it is an error */
+    int64_t alive_interval; /* milliseconds; 0: hooks.alive() is called every ten seconds */
+
+    /* server_reload() takes these over. The two texts are read during the call only. */
+    const char *allow_users, *allow_groups; /* names or numbers; NULL or "": whoever can connect */
+    int64_t queue_limit;                    /* jobs beside the running one */
+    int64_t user_queue_limit, client_queue_limit; /* of one user, of one connection; 0: no limit */
+    int64_t keep_images, keep_bytes, keep_days;   /* of detached jobs; days 0: for ever */
+    int64_t max_clients, user_clients;            /* connections: all, of one user (0: no limit) */
+    int64_t client_timeout, stop_timeout, worker_timeout; /* seconds */
 };
 
 enum server_end {
@@ -63,8 +96,6 @@ enum server_end {
     SERVER_DEAF,        /* no client can be accepted any more; jobs and replies went out */
     SERVER_STUCK        /* the worker did not come back: end the process without closing anything */
 };
-
-struct server;
 
 /* Holds SIGTERM, SIGINT and SIGHUP back. To be called before the process has a socket or a second
  * thread, so that one that comes early stops the daemon as cleanly as a later one, and so that it
@@ -75,6 +106,10 @@ void server_block_signals(void);
 int server_open(const struct server_options *options, struct server **server, struct kr_err *err);
 
 enum server_end server_run(struct server *server); /* returns when the daemon shall end */
+
+/* Takes over what can change while it runs; from within hooks.reload(). -1 and nothing changes: a
+ * user or group in the lists is unknown. */
+int server_reload(struct server *server, const struct server_options *options, struct kr_err *err);
 
 void server_close(struct server *server); /* not after SERVER_STUCK */
 

@@ -8,6 +8,7 @@
 
 #include "daemon/server/job.h"
 #include "daemon/server/save.h"
+#include "daemon/server/spool.h"
 
 enum { STACK = 8 << 20 };
 
@@ -22,8 +23,13 @@ static void post(struct worker *w, struct event *event)
     struct event *last = w->events_end;
     if (last && last->kind == EVENT_PROGRESS && event->kind == EVENT_PROGRESS &&
         last->job == event->job) {
+        struct image older = last->image;
         last->progress = event->progress;
         memcpy(last->stage, event->stage, sizeof last->stage);
+        if (event->image.png) {
+            last->image = event->image;
+            event->image = older;
+        }
         stale = event;
     } else {
         event->next = NULL;
@@ -67,9 +73,13 @@ void event_free(struct event *event)
 
 /* ---------------------------------------------------------------------------- one job -------- */
 
+/* The engine makes the pictures from job->first on; to everybody else they have their own numbers.
+ */
 struct run {
     struct worker *worker;
     struct job *job;
+    struct kr_params params; /* the job's, from that picture on; its texts are the job's */
+    struct image preview;    /* goes out with the progress that follows */
 };
 
 static void on_progress(void *user, const struct engine_progress *p)
@@ -80,30 +90,61 @@ static void on_progress(void *user, const struct engine_progress *p)
         return;
     event->progress = *p;
     event->progress.stage = NULL;
+    event->progress.image += (int)run->job->first;
+    event->progress.count = (int)run->job->params.count;
     strncpy(event->stage, p->stage ? p->stage : "", sizeof event->stage - 1);
+    event->image = run->preview;
+    run->preview.png = NULL;
     post(run->worker, event);
+}
+
+/* A copy of the engine's picture. false: no memory. */
+static bool copy_image(const struct run *run, const struct engine_image *from, struct image *to)
+{
+    *to = (struct image){.index = from->index + (int)run->job->first,
+                         .seed = from->seed,
+                         .width = from->width,
+                         .height = from->height,
+                         .png = malloc(from->png_size + 1),
+                         .size = from->png_size};
+    if (to->png)
+        memcpy(to->png, from->png, from->png_size);
+    return to->png != NULL;
+}
+
+static void on_preview(void *user, const struct engine_image *preview)
+{
+    struct run *run = user;
+    free(run->preview.png);
+    copy_image(run, preview, &run->preview);
+}
+
+static int save(const struct run *run, int64_t index, const void *png, size_t size,
+                struct kr_err *err)
+{
+    const struct worker *w = run->worker;
+    char name[SPOOL_NAME];
+    if (w->output_dir && save_png(w->output_dir, run->job->id, (int)index, png, size, err) < 0)
+        return -1;
+    if (!run->job->detach)
+        return 0;
+    spool_picture_name(name, run->job->id, index);
+    return spool_write(w->spool, name, png, size, err);
 }
 
 static int on_image(void *user, const struct engine_image *image, struct kr_err *err)
 {
     struct run *run = user;
-    const char *dir = run->worker->output_dir;
-    if (dir && save_png(dir, run->job->id, image->index, image->png, image->png_size, err) < 0)
-        return -1;
     struct event *event = new_event(run->job, EVENT_IMAGE);
-    void *png = event ? malloc(image->png_size + 1) : NULL;
-    if (!png) {
+    if (!event || !copy_image(run, image, &event->image)) {
         free(event);
         return kr_fail(err, KR_NO_MEMORY, "no memory for the finished picture (%zu bytes)",
                        image->png_size);
     }
-    memcpy(png, image->png, image->png_size);
-    event->image = (struct image){.index = image->index,
-                                  .seed = image->seed,
-                                  .width = image->width,
-                                  .height = image->height,
-                                  .png = png,
-                                  .size = image->png_size};
+    if (save(run, event->image.index, image->png, image->png_size, err) < 0) {
+        event_free(event);
+        return -1;
+    }
     post(run->worker, event);
     return 0;
 }
@@ -111,14 +152,17 @@ static int on_image(void *user, const struct engine_image *image, struct kr_err 
 /* Runs the job to its end; false when the device is lost and no other job may start. */
 static bool run_job(struct worker *w, struct job *job)
 {
-    struct run run = {w, job};
+    struct run run = {.worker = w, .job = job, .params = job->params};
     struct event *start = new_event(job, EVENT_START), *end = &job->end;
     const struct engine_job work = {.id = job->id,
-                                    .params = &job->params,
+                                    .params = &run.params,
                                     .cancel = &job->cancel,
                                     .user = &run,
                                     .progress = on_progress,
-                                    .image = on_image};
+                                    .image = on_image,
+                                    .preview = on_preview};
+    run.params.seed += job->first;
+    run.params.count -= job->first;
     *end = (struct event){.kind = EVENT_END, .job = job};
     if (!start) {
         kr_fail(&end->err, KR_NO_MEMORY, "no memory to start the job");
@@ -131,6 +175,7 @@ static bool run_job(struct worker *w, struct job *job)
         else
             assert(end->err.code != KR_OK);
     }
+    free(run.preview.png);
     bool lost = end->err.code == KR_DEVICE;
     post(w, end);
     return !lost;
@@ -139,15 +184,10 @@ static bool run_job(struct worker *w, struct job *job)
 static struct job *pop(struct worker *w)
 {
     uv_mutex_lock(&w->lock);
-    while (!w->first && !w->quit)
-        uv_cond_wait(&w->pushed, &w->lock);
-    struct job *job = w->quit ? NULL : w->first;
-    if (job) {
-        w->first = job->queue_next;
-        if (!w->first)
-            w->last = NULL;
-        job->queue_next = NULL;
-    }
+    while (!w->next && !w->quit)
+        uv_cond_wait(&w->given, &w->lock);
+    struct job *job = w->quit ? NULL : w->next;
+    w->next = NULL;
     uv_mutex_unlock(&w->lock);
     return job;
 }
@@ -163,38 +203,13 @@ static void work(void *arg)
 /* ---------------------------------------------------------------------------- the loop's side --
  */
 
-void worker_push(struct worker *w, struct job *job)
+void worker_give(struct worker *w, struct job *job)
 {
     uv_mutex_lock(&w->lock);
-    job->queue_next = NULL;
-    if (w->last)
-        w->last->queue_next = job;
-    else
-        w->first = job;
-    w->last = job;
-    uv_cond_signal(&w->pushed);
+    assert(!w->next);
+    w->next = job;
+    uv_cond_signal(&w->given);
     uv_mutex_unlock(&w->lock);
-}
-
-bool worker_remove(struct worker *w, struct job *job)
-{
-    uv_mutex_lock(&w->lock);
-    struct job *before = NULL, *at = w->first;
-    while (at && at != job) {
-        before = at;
-        at = at->queue_next;
-    }
-    if (at) {
-        if (before)
-            before->queue_next = job->queue_next;
-        else
-            w->first = job->queue_next;
-        if (w->last == job)
-            w->last = before;
-        job->queue_next = NULL;
-    }
-    uv_mutex_unlock(&w->lock);
-    return at != NULL;
 }
 
 /* The thread starts with all signals blocked, so that they reach the loop's thread and the engine's
@@ -214,19 +229,19 @@ static int start_thread(struct worker *w)
     return rc;
 }
 
-int worker_start(struct worker *w, struct engine *engine, const char *output_dir, uv_async_t *wake,
-                 struct kr_err *err)
+int worker_start(struct worker *w, struct engine *engine, const char *output_dir,
+                 const struct spool *spool, uv_async_t *wake, struct kr_err *err)
 {
-    *w = (struct worker){.engine = engine, .output_dir = output_dir, .wake = wake};
+    *w = (struct worker){.engine = engine, .output_dir = output_dir, .spool = spool, .wake = wake};
     if (uv_mutex_init(&w->lock) != 0)
         return kr_fail(err, KR_NO_MEMORY, "out of memory");
-    if (uv_cond_init(&w->pushed) != 0) {
+    if (uv_cond_init(&w->given) != 0) {
         uv_mutex_destroy(&w->lock);
         return kr_fail(err, KR_NO_MEMORY, "out of memory");
     }
     int rc = start_thread(w);
     if (rc != 0) {
-        uv_cond_destroy(&w->pushed);
+        uv_cond_destroy(&w->given);
         uv_mutex_destroy(&w->lock);
         return kr_fail(err, KR_IO, "cannot start the worker thread: %s", uv_strerror(rc));
     }
@@ -240,7 +255,7 @@ void worker_stop(struct worker *w)
         return;
     uv_mutex_lock(&w->lock);
     w->quit = true;
-    uv_cond_signal(&w->pushed);
+    uv_cond_signal(&w->given);
     uv_mutex_unlock(&w->lock);
     uv_thread_join(&w->thread);
     w->running = false;
@@ -249,6 +264,6 @@ void worker_stop(struct worker *w)
         next = event->next;
         event_free(event);
     }
-    uv_cond_destroy(&w->pushed);
+    uv_cond_destroy(&w->given);
     uv_mutex_destroy(&w->lock);
 }
