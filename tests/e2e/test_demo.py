@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from demo_daemon import BUILD, ROOT, Daemon
+from demo_daemon import BUILD, ROOT, Daemon, golden_shares, within_the_yardstick
 
 sys.path.insert(0, str(ROOT / "demo"))
 import judge  # noqa: E402
@@ -125,30 +125,8 @@ def test_a_model_file_cut_while_it_is_read_is_named_as_the_cause(tmp_path):
 
 
 def test_the_trace_equals_the_reference(tmp_path):
-    """What diffusers and transformers make of the shipped files (tests/reference/make_demo_golden.py),
-    within the error that they make themselves in bfloat16."""
-    golden = ROOT / "tests/golden/demo"
-    request = json.loads((golden / "request.json").read_text())
-    allowed = json.loads((golden / "bf16-error.json").read_text())
-    options = [o for name, value in request.items() if name != "prompt" and value not in ("", None)
-               for o in ("--" + name.replace("_", "-"), value)]
-    (tmp_path / "trace").mkdir()
-    with Daemon(tmp_path, "--trace", str(tmp_path / "trace")) as running:
-        picture(running, request["prompt"], *options)
-    shares = {}
-    for path in sorted(golden.glob("*.npy")):
-        want, got = np.load(path), np.load(tmp_path / "trace/1" / path.name)
-        if path.stem == "tokens":
-            assert np.array_equal(want, got)
-            continue
-        got = np.clip(got, -1, 1) if path.stem == "decoded" else got  # the reference clamps itself
-        error = np.linalg.norm((got - want).astype(float)) / np.linalg.norm(want.astype(float))
-        if path.stem in ("noise", "sigmas"):
-            assert error < 1e-5, path.stem
-        else:
-            shares[path.stem] = error / allowed[path.stem]
-    assert len(shares) == 4 and max(shares.values()) <= 1, shares
-    assert np.exp(np.mean(np.log(list(shares.values())))) <= 0.6, shares
+    shares = golden_shares(tmp_path)
+    assert within_the_yardstick(shares), shares
 
 
 def test_a_device_that_is_not_there_is_refused_by_check_and_by_start(tmp_path):

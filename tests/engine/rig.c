@@ -29,7 +29,9 @@ void rig_init(struct rig *rig, const char *folder)
                                          .text_encoder = rig->path[1],
                                          .vae = rig->path[2],
                                          .tokenizer = rig->path[3],
-                                         .device = ENGINE_DEVICE_CPU,
+                                         .device = getenv("KREAD_CUDA_MODULE") ? ENGINE_DEVICE_CUDA
+                                                                               : ENGINE_DEVICE_CPU,
+                                         .no_fp8_products = !getenv("KREAD_TEST_FP8"),
                                          .threads = 2};
 }
 

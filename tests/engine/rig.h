@@ -19,7 +19,9 @@ struct rig {
     struct engine *engine;
 };
 
-/* The files of FOLDER (dit, te, vae, tokenizer/), variant turbo, the CPU with two threads. */
+/* The files of FOLDER (dit, te, vae, tokenizer/), variant turbo, the CPU with two threads, or the
+ * CUDA device of $KREAD_CUDA_MODULE, which multiplies FP8 weights in FP8 only with $KREAD_TEST_FP8.
+ */
 void rig_init(struct rig *rig, const char *folder);
 void rig_init_demo(struct rig *rig); /* the demo's files */
 void rig_trace(struct rig *rig);     /* into a new folder below /tmp */

@@ -165,6 +165,13 @@ static struct kr_params read_request(const struct parity *c)
     return p;
 }
 
+/* Shares of the reference's bfloat16 error that are allowed. Inputs in FP8 are sixteen times
+ * coarser than in BF16, which is one of the several roundings that make up that error. */
+static double allowed(void)
+{
+    return getenv("KREAD_TEST_FP8") ? 8 : 1;
+}
+
 static void check_case(const char *folder, const char *name)
 {
     struct rig rig;
@@ -183,7 +190,7 @@ static void check_case(const char *folder, const char *name)
     check_png(&c, &client, &p);
     print_message("%s/%s: mean %.3f, worst %.3f:%s\n", folder, name, exp(c.logs / c.tensors),
                   c.worst, c.line);
-    if (c.worst > 1 || exp(c.logs / c.tensors) > 0.6)
+    if (c.worst > allowed() || exp(c.logs / c.tensors) > 0.6 * allowed())
         fail_msg("%s/%s is too far from the reference (shares of its own bfloat16 error):%s",
                  folder, name, c.line);
     free(c.figures);

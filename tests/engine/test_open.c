@@ -66,7 +66,8 @@ static void test_settings(void **state)
     rig_init(&rig, SCALED);
     rig.config.device = ENGINE_DEVICE_CUDA;
     assert_int_equal(engine_open(&rig.config, &engine, &err), -1);
-    assert_sentence(&err, KR_BAD_CONFIG, "device cuda: this installation has no CUDA module (kread-cuda.so)");
+    assert_sentence(&err, KR_BAD_CONFIG,
+                    "device cuda: this installation has no CUDA module (kread-cuda.so)");
 }
 
 static void test_missing_files(void **state)

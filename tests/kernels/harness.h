@@ -129,7 +129,20 @@ static UNUSED unsigned char *random_stored(enum kr_dtype dtype, size_t n, int od
 
 /* ----------------------------------------------------------------------------- devices ------ */
 
-/* Calls body(dev) on every kind of device that this machine can be, within a job. */
+static UNUSED void run_on(struct kr_device *dev, void (*body)(struct kr_device *dev))
+{
+    char why[200];
+    assert_int_equal(kr_job_begin(dev, NULL, (size_t)256 << 20, why, sizeof why), 0);
+    body(dev);
+    if (kr_device_sync(dev) != KR_FINE)
+        fail_msg("%s: %s", kr_device_name(dev), kr_device_fault_text(dev));
+    kr_job_end(dev);
+    kr_device_close(dev);
+}
+
+/* Calls body(dev) on every kind of device that this machine can be, within a job; and on the CUDA
+ * device of the module that $KREAD_CUDA_MODULE names, where FP8 weights are expanded, so that the
+ * tolerances are those of BF16. */
 static UNUSED void on_every_device(void (*body)(struct kr_device *dev))
 {
     static const struct kr_device_options all[] = {
@@ -144,12 +157,15 @@ static UNUSED void on_every_device(void (*body)(struct kr_device *dev))
             assert_int_equal(all[i].compute, KR_COMPUTE_BF16);
             continue;
         }
-        assert_int_equal(kr_job_begin(dev, NULL, (size_t)256 << 20, why, sizeof why), 0);
-        body(dev);
-        if (kr_device_sync(dev) != KR_FINE)
-            fail_msg("%s: %s", kr_device_name(dev), kr_device_fault_text(dev));
-        kr_job_end(dev);
-        kr_device_close(dev);
+        run_on(dev, body);
+    }
+    if (getenv("KREAD_CUDA_MODULE")) {
+        const struct kr_cuda_options options = {.fp8 = KR_FP8_EXPAND};
+        char why[300] = "";
+        struct kr_device *dev = kr_device_open_cuda(&options, why, sizeof why);
+        if (!dev)
+            fail_msg("%s", why);
+        run_on(dev, body);
     }
 }
 

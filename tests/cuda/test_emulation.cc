@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * The emulation against definitions of its own: which element each lane holds, products of small
+ * integers, exchanges, conversions of every code, the order of streams.
+ */
+#include "cuda_check.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "kernels/cuda/ptx.cuh"
+
+/* --------------------------------------------------------------------------- the places ------ */
+
+static __global__ void write_place(int *out, int stride)
+{
+    int block = (int)(blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z));
+    int thread = (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z));
+    out[block * stride + thread] = block * 10000 + thread;
+}
+
+static void test_each_thread_of_each_block_runs_once(void **)
+{
+    int *at = NULL, host[24 * 30];
+    device_open(80);
+    CUDA(cudaMalloc(&at, sizeof host));
+    cudaLaunchConfig_t config = {dim3(2, 3, 4), dim3(5, 2, 3), 0, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, write_place, at, 30));
+    CUDA(cudaMemcpy(host, at, sizeof host, cudaMemcpyDeviceToHost));
+    for (int b = 0; b < 24; b++)
+        for (int t = 0; t < 30; t++)
+            assert_int_equal(host[b * 30 + t], b * 10000 + t);
+    CUDA(cudaFree(at));
+    device_close();
+}
+
+/* -------------------------------------------------------------- barriers and exchanges ------- */
+
+/* Sums 256 floats of each block by warps, then over the warps through shared memory. */
+static __global__ void block_sum(float *out, const float *x)
+{
+    __shared__ float warps[8];
+    int i = (int)threadIdx.x;
+    float sum = x[blockIdx.x * 256 + i];
+    for (int d = 16; d; d /= 2)
+        sum += __shfl_xor_sync(0xffffffffu, sum, d);
+    if (i % 32 == 0)
+        warps[i / 32] = sum;
+    __syncthreads();
+    if (i == 0) {
+        float total = 0;
+        for (int w = 0; w < 8; w++)
+            total += warps[w];
+        out[blockIdx.x] = total;
+    }
+}
+
+static void test_barriers_and_shuffles_add_up(void **)
+{
+    enum { BLOCKS = 7 };
+    float host[BLOCKS * 256], sums[BLOCKS], *x = NULL, *out = NULL;
+    device_open(89);
+    for (int i = 0; i < BLOCKS * 256; i++)
+        host[i] = (float)(i % 97);
+    CUDA(cudaMalloc(&x, sizeof host));
+    CUDA(cudaMalloc(&out, sizeof sums));
+    CUDA(cudaMemcpy(x, host, sizeof host, cudaMemcpyHostToDevice));
+    for (unsigned seed = 1; seed < 20; seed++) {
+        emu_seed(seed);
+        cudaLaunchConfig_t config = {dim3(BLOCKS), dim3(256), 0, 0, NULL, 0};
+        CUDA(cudaLaunchKernelEx(&config, block_sum, out, x));
+        CUDA(cudaMemcpy(sums, out, sizeof sums, cudaMemcpyDeviceToHost));
+        for (int b = 0; b < BLOCKS; b++) {
+            int want = 0;
+            for (int i = 0; i < 256; i++)
+                want += (b * 256 + i) % 97;
+            assert_int_equal((int)sums[b], want);
+        }
+    }
+    CUDA(cudaFree(x));
+    CUDA(cudaFree(out));
+    device_close();
+}
+
+enum { EXCHANGES = 10 };
+static __global__ void exchange(unsigned *out)
+{
+    unsigned l = threadIdx.x, all = 0xffffffffu;
+    unsigned *o = out + l * EXCHANGES;
+    o[0] = __shfl_sync(all, l, 5);
+    o[1] = __shfl_sync(all, l, (int)l + 3, 8);
+    o[2] = __shfl_xor_sync(all, l, 9);
+    o[3] = __shfl_down_sync(all, l, 3);
+    o[4] = __shfl_down_sync(all, l, 3, 8);
+    o[5] = __shfl_up_sync(all, l, 2, 16);
+    o[6] = __ballot_sync(all, l % 3 == 0);
+    o[7] = (unsigned)__any_sync(all, l == 31) + 2 * (unsigned)__all_sync(all, l < 32) +
+           4 * (unsigned)__any_sync(all, l == 40) + 8 * (unsigned)__all_sync(all, l != 7);
+    o[8] = l < 16 ? __shfl_sync(0x0000ffffu, l, 3) : __shfl_sync(0xffff0000u, l, 19);
+    o[9] = __float_as_uint(__shfl_xor_sync(all, (float)l, 1));
+}
+
+static void test_exchanges_give_the_lane_that_is_documented(void **)
+{
+    unsigned host[32 * EXCHANGES], *out = NULL;
+    device_open(80);
+    CUDA(cudaMalloc(&out, sizeof host));
+    cudaLaunchConfig_t config = {dim3(1), dim3(32), 0, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, exchange, out));
+    CUDA(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+    for (unsigned l = 0; l < 32; l++) {
+        const unsigned *o = host + l * EXCHANGES;
+        unsigned group = l / 8 * 8, member = l % 8;
+        float other = (float)(l % 2 ? l - 1 : l + 1);
+        assert_int_equal(o[0], 5);
+        assert_int_equal(o[1], group + (l + 3) % 8);
+        assert_int_equal(o[2], l ^ 9);
+        assert_int_equal(o[3], l + 3 < 32 ? l + 3 : l);
+        assert_int_equal(o[4], member + 3 < 8 ? l + 3 : l);
+        assert_int_equal(o[5], l % 16 >= 2 ? l - 2 : l);
+        assert_int_equal(o[6], 0x49249249u);
+        assert_int_equal(o[7], 1 + 2);
+        assert_int_equal(o[8], l < 16 ? 3 : 19);
+        assert_memory_equal(&o[9], &other, sizeof other);
+    }
+    CUDA(cudaFree(out));
+    device_close();
+}
+
+/* ------------------------------------------------------------------------------ matrices ----- */
+
+/* The PTX ISA's formulas for mma.m16n8k16, spelled as they stand there: element i of a fragment. */
+static int a_row(int lane, int i)
+{
+    return (i >= 0 && i < 2) || (i >= 4 && i < 6) ? lane >> 2 : (lane >> 2) + 8;
+}
+static int a_col(int lane, int i)
+{
+    return i < 4 ? (lane % 4) * 2 + (i & 1) : (lane % 4) * 2 + (i & 1) + 8;
+}
+static int b_row(int lane, int i)
+{
+    return i < 2 ? (lane % 4) * 2 + (i & 1) : (lane % 4) * 2 + (i & 1) + 8;
+}
+static int b_col(int lane)
+{
+    return lane >> 2;
+}
+static int d_row(int lane, int i)
+{
+    return i < 2 ? lane >> 2 : (lane >> 2) + 8;
+}
+static int d_col(int lane, int i)
+{
+    return (lane % 4) * 2 + (i & 1);
+}
+
+struct fragments {
+    uint32_t a[4], b[2];
+    float d[4];
+};
+
+static __global__ void multiply(struct fragments *f, int f16)
+{
+    struct fragments mine = f[threadIdx.x];
+    if (f16)
+        mma_f16_16816(mine.d, mine.a, mine.b);
+    else
+        mma_bf16_16816(mine.d, mine.a, mine.b);
+    f[threadIdx.x] = mine;
+}
+
+static void put16(uint32_t *pair, int high, float value, int f16)
+{
+    uint16_t bits = f16 ? __float2half_rn(value).__x : __float2bfloat16_rn(value).__x;
+    *pair |= (uint32_t)bits << (16 * high);
+}
+
+static void multiply_matrices(int f16)
+{
+    struct fragments host[32] = {}, *at = NULL;
+    int a[16][16], b[16][8], c[16][8];
+    for (int i = 0; i < 256; i++)
+        a[i / 16][i % 16] = (i * 7 + i / 16) % 23 - 11;
+    for (int i = 0; i < 128; i++)
+        b[i / 8][i % 8] = (i * 5 + 3) % 19 - 9, c[i / 8][i % 8] = i - 40;
+    for (int l = 0; l < 32; l++) {
+        for (int i = 0; i < 8; i++)
+            put16(&host[l].a[i / 2], i % 2, (float)a[a_row(l, i)][a_col(l, i)], f16);
+        for (int i = 0; i < 4; i++)
+            put16(&host[l].b[i / 2], i % 2, (float)b[b_row(l, i)][b_col(l)], f16);
+        for (int i = 0; i < 4; i++)
+            host[l].d[i] = (float)c[d_row(l, i)][d_col(l, i)];
+    }
+    CUDA(cudaMalloc(&at, sizeof host));
+    CUDA(cudaMemcpy(at, host, sizeof host, cudaMemcpyHostToDevice));
+    cudaLaunchConfig_t config = {dim3(1), dim3(32), 0, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, multiply, at, f16));
+    CUDA(cudaMemcpy(host, at, sizeof host, cudaMemcpyDeviceToHost));
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++) {
+            int row = d_row(l, i), col = d_col(l, i), want = c[row][col];
+            for (int k = 0; k < 16; k++)
+                want += a[row][k] * b[k][col];
+            assert_int_equal((int)host[l].d[i], want);
+        }
+    CUDA(cudaFree(at));
+}
+
+static void test_mma_multiplies_by_the_documented_layout(void **)
+{
+    device_open(80);
+    multiply_matrices(0);
+    multiply_matrices(1);
+    device_close();
+}
+
+/* Four 8x8 matrices in shared memory, element (row, column) of matrix m is 1000 m + 10 row +
+ * column; each at a row stride of its own. */
+static __global__ void load_matrices(uint32_t *out)
+{
+    uint16_t *shared = (uint16_t *)dynamic_shared;
+    uint32_t r[4];
+    int l = (int)threadIdx.x;
+    for (int i = l; i < 256; i += 32) {
+        int m = i / 64, row = i / 8 % 8, col = i % 8;
+        shared[(m * 8 + row) * 16 + col] = (uint16_t)(1000 * m + 10 * row + col);
+    }
+    __syncthreads();
+    const void *mine = shared + l * 16;
+    ldmatrix_x4(r, mine);
+    for (int i = 0; i < 4; i++)
+        out[(0 + i) * 32 + l] = r[i];
+    ldmatrix_x4_trans(r, mine);
+    for (int i = 0; i < 4; i++)
+        out[(4 + i) * 32 + l] = r[i];
+    ldmatrix_x2(r, mine);
+    for (int i = 0; i < 2; i++)
+        out[(8 + i) * 32 + l] = r[i];
+    ldmatrix_x2_trans(r, mine);
+    for (int i = 0; i < 2; i++)
+        out[(10 + i) * 32 + l] = r[i];
+}
+
+static void test_ldmatrix_gives_the_documented_elements(void **)
+{
+    uint32_t host[12 * 32], *out = NULL;
+    device_open(80);
+    CUDA(cudaMalloc(&out, sizeof host));
+    cudaLaunchConfig_t config = {dim3(1), dim3(32), 32 * 32, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, load_matrices, out));
+    CUDA(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 12; i++) {
+        int m = i < 8 ? i % 4 : i % 2, trans = (i >= 4 && i < 8) || i >= 10;
+        for (int l = 0; l < 32; l++) {
+            unsigned row = (unsigned)l / 4, col = 2 * ((unsigned)l % 4);
+            unsigned low = 1000u * (unsigned)m + (trans ? 10 * col + row : 10 * row + col);
+            unsigned high = low + (trans ? 10 : 1);
+            assert_int_equal(host[i * 32 + l], low | high << 16);
+        }
+    }
+    CUDA(cudaFree(out));
+    device_close();
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_thread_of_each_block_runs_once),
+        cmocka_unit_test(test_barriers_and_shuffles_add_up),
+        cmocka_unit_test(test_exchanges_give_the_lane_that_is_documented),
+        cmocka_unit_test(test_mma_multiplies_by_the_documented_layout),
+        cmocka_unit_test(test_ldmatrix_gives_the_documented_elements),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
