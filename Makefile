@@ -20,6 +20,11 @@ MAKEFLAGS += --no-print-directory
 .SECONDARY:
 
 # ------------------------------------------------------------------------------------ flags -------
+CUDA    ?= auto
+nvcc    := $(if $(filter no,$(CUDA)),,$(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc)))
+ifeq ($(CUDA)$(nvcc),yes)
+$(error CUDA=yes, and there is no nvcc here: install the CUDA toolkit 13, or add its bin folder to PATH)
+endif
 pkg     = $(shell pkg-config $(1) 2>/dev/null)
 msgpack := $(if $(call pkg,--modversion msgpack),msgpack,msgpack-c)
 
@@ -42,12 +47,13 @@ libs_model           := $(call pkg,--libs libpcre2-8 libutf8proc) $(libs_weights
 libs_engine          := $(call pkg,--libs libpng) $(libs_model)
 libs_server          := $(call pkg,--libs libuv) $(libs_proto)
 libs_daemon          := -linih $(call pkg,--libs libsystemd) $(libs_server)
+libs_http            := $(call pkg,--libs libmicrohttpd) -ljansson -linih $(call pkg,--libs libsystemd) $(libs_proto)
 
 # ------------------------------------------------------------------------------------ rooms -------
 objects  = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)/*.c))
 archive  = $(B)/lib$(notdir $(1)).a
 rooms   := proto kernels kernels/cpu daemon/weights daemon/model daemon/engine daemon/server \
-           tests/common
+           client tests/common
 
 # Two files that change only when what they hold does: other flags rebuild every object, and a source
 # that comes or goes rebuilds the archives.
@@ -58,7 +64,7 @@ $$(file >$(B)/$(1),$(2))
 endif
 endef
 $(eval $(call stamp,flags.stamp,$(strip $(CC) $(flags) $(foreach r,$(rooms),$(flags_$(r))))))
-$(eval $(call stamp,sources.stamp,$(strip $(foreach r,$(rooms) daemon client,$(wildcard $(r)/*.c)))))
+$(eval $(call stamp,sources.stamp,$(strip $(foreach r,$(rooms) daemon client/kreactl client/http,$(wildcard $(r)/*.c)))))
 
 define room
 $(call archive,$(1)): $(call objects,$(1)) $(B)/sources.stamp
@@ -73,6 +79,7 @@ lib_weights := $(B)/libweights.a $(lib_kernels) $(lib_proto)
 lib_model   := $(B)/libmodel.a $(lib_weights)
 lib_engine  := $(B)/libengine.a $(lib_model)
 lib_server  := $(B)/libserver.a $(lib_proto)
+lib_client  := $(B)/libclient.a $(lib_proto)
 
 $(B)/%.o: %.c $(B)/flags.stamp
 	@mkdir -p $(@D)
@@ -81,15 +88,98 @@ $(B)/%.o: %.c $(B)/flags.stamp
 # $(call program,OBJECTS,ARCHIVES,LIBRARIES): the archives of a room and its backends name each other.
 program = $(call brief,LD)$(CC) $(flags) $(1) -o $@ -Wl,--start-group $(2) -Wl,--end-group $(3)
 
-## all: build kread and kreactl into build/
+## all: build kread, kreactl, kread-http and, where nvcc is (CUDA=auto|yes|no), kread-cuda.so into build/
 .PHONY: all
-all: $(B)/kread $(B)/kreactl
+all: $(B)/kread $(B)/kreactl $(B)/kread-http $(if $(nvcc),$(B)/kread-cuda.so)
 
 $(B)/kread: $(call objects,daemon) $(B)/libserver.a $(lib_engine)
 	$(call program,$(call objects,daemon),$(B)/libserver.a $(lib_engine),$(libs_daemon) $(libs_engine))
 
-$(B)/kreactl: $(call objects,client) $(lib_proto)
-	$(call program,$(call objects,client),$(lib_proto),$(libs_proto))
+$(B)/kreactl: $(call objects,client/kreactl) $(lib_client)
+	$(call program,$(call objects,client/kreactl),$(lib_client),$(libs_proto))
+
+# The page's files are part of the program; page.S names them.
+http_objects := $(call objects,client/http) $(B)/client/http/page.o
+$(B)/client/http/page.o: client/http/page.S $(wildcard client/page/*)
+	@mkdir -p $(@D)
+	$(call brief,AS)$(CC) -I. -c $< -o $@
+$(B)/kread-http: $(http_objects) $(lib_client)
+	$(call program,$(http_objects),$(lib_client),$(libs_http))
+
+# ------------------------------------------------------------------------------------- CUDA -------
+# The module that kread opens at run time: the device, and its own copy of the half that all devices share.
+# It needs libcublasLt.so; the CUDA runtime is inside.
+cuda_archs   := 80 86 89 90 100 120
+cuda_sources := $(wildcard kernels/cuda/*.cu)
+nvcc_flags   := -std=c++17 -O3 -I. -DKR_VERSION='"$(VERSION)"' -Werror all-warnings -Xcompiler -fPIC,-fvisibility=hidden \
+                $(foreach a,$(cuda_archs),-gencode arch=compute_$(a),code=sm_$(a)) \
+                -gencode arch=compute_$(lastword $(cuda_archs)),code=compute_$(lastword $(cuda_archs))
+pic = $(patsubst %.c,$(B)/pic/%.o,$(wildcard kernels/*.c))
+$(B)/pic/%.o: %.c $(B)/flags.stamp
+	@mkdir -p $(@D)
+	$(call brief,CC)$(CC) $(flags) -fPIC -fvisibility=hidden -MMD -MP -c $< -o $@
+$(B)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(call brief,NVCC)$(nvcc) $(nvcc_flags) -MMD -MP -MF $(@:.o=.d) -c $< -o $@
+$(B)/kread-cuda.so: $(cuda_sources:%=$(B)/%.o) $(pic)
+	$(call brief,LD)$(nvcc) -shared -o $@ $^ -lcublasLt
+
+## cuda-report: registers, shared memory and spills of every CUDA kernel
+.PHONY: cuda-report
+cuda-report:
+	@tests/cuda/report $(nvcc) $(nvcc_flags)
+
+# The same sources for the host, where tests/cuda/emulation executes them: `fast`, and `checked`, whose
+# every load and store is reported to it (the instrumentation is the thread sanitizer's, its library is not).
+emulator_flags := -std=c++17 -D_GNU_SOURCE -Itests/cuda/include -I. -DKR_VERSION='"$(VERSION)"' -pthread -fPIC \
+                  -fno-strict-aliasing -O2 -g -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror)
+flags_fast     := -O3
+flags_checked  := -fsanitize=thread
+emulator       := $(patsubst %.cc,$(B)/%.o,$(wildcard tests/cuda/emulation/*.cc))
+$(B)/tests/cuda/%.o: tests/cuda/%.cc $(B)/flags.stamp
+	@mkdir -p $(@D)
+	$(call brief,CXX)$(CXX) $(emulator_flags) -O3 -MMD -MP -c $< -o $@
+define emulated
+$(B)/$(1)/%.o: %.cu $(B)/flags.stamp
+	@mkdir -p $$(@D)
+	$$(call brief,CXX)$(CXX) $(emulator_flags) $(flags_$(1)) -x c++ -MMD -MP -c $$< -o $$@
+$(B)/$(1)/kread-cuda.so: $(cuda_sources:%.cu=$(B)/$(1)/%.o) $(emulator) $(pic)
+	$$(call brief,LD)$(CXX) -shared -pthread -o $$@ $$^
+endef
+$(foreach e,fast checked,$(eval $(call emulated,$(e))))
+
+cuda_helpers := $(patsubst %.cc,$(B)/%.o,$(filter-out tests/cuda/test_%,$(wildcard tests/cuda/*.cc))) $(emulator)
+cuda_tests   := $(patsubst tests/%.cc,$(B)/tests/%,$(wildcard tests/cuda/test_*.cc))
+$(B)/tests/cuda/test_%: $(B)/tests/cuda/test_%.o $(cuda_helpers) $(cuda_sources:%.cu=$(B)/checked/%.o) $(lib_kernels)
+	$(call brief,LD)$(CXX) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(lib_kernels) -Wl,--end-group $(libs_kernels) -lcmocka
+
+# ----------------------------------------------------------------------------------- manual -------
+# Pages and completions come out of the tables that the programs parse with. The HTTP shim's tables have
+# names that the daemon's have too, so they are linked by themselves and show one name only.
+generate := $(B)/docs/man/generate
+$(B)/docs/man/http.o: $(B)/docs/man/rows_http.o $(B)/client/http/settings.o $(B)/client/http/settings_file.o
+	@$(LD) -r $^ -o $@.all && objcopy --keep-global-symbol=rows_http $@.all $@
+man_objects := $(filter-out %/rows_http.o,$(call objects,docs/man)) $(B)/docs/man/http.o \
+               $(B)/daemon/options.o $(filter-out %/kreactl.o,$(call objects,client/kreactl))
+$(generate): $(man_objects) $(lib_client)
+	$(call program,$(man_objects),$(lib_client),$(libs_proto) -linih)
+
+pages       := kread.8 kread-http.8 kreactl.1 kread.ini.5 kread-protocol.7
+manual      := $(pages:%=$(B)/man/%) $(B)/man/client.py
+completions := $(foreach s,bash zsh fish,$(foreach p,kread kreactl kread-http,$(B)/completions/$(s)/$(p)))
+$(B)/man/%: docs/man/%.in docs/protocol.md $(generate)
+	@mkdir -p $(@D)
+	$(call brief,MAN)$(generate) page $< docs/protocol.md >$@
+$(B)/man/client.py: docs/protocol.md
+	@mkdir -p $(@D)
+	@sed -n '/^```python/,/^```/{/^```/!p}' $< >$@
+$(completions): $(generate)
+	@mkdir -p $(@D)
+	@$(generate) $(notdir $(@D)) $(@F) >$@
+
+## manual: the manual pages and the shells' completions into build/
+.PHONY: manual
+manual: $(manual) $(completions)
 
 # ------------------------------------------------------------------------------------ tests -------
 test_rooms := proto kernels weights model engine server
@@ -118,7 +208,7 @@ programs := $(B)/kread $(B)/kreactl $(B)/tests/kread-fake
 .PHONY: check test
 check: deps
 	$(MAKE) test
-test: $(c_tests) $(fuzzers) $(programs)
+test: $(c_tests) $(fuzzers) $(programs) manual
 	$(PYTHON) tests/run --build $(B) $(c_tests) $(fuzzers)
 
 ## asan, ubsan, tsan: the tests under a sanitizer (tsan: those with threads)
@@ -175,21 +265,70 @@ demo: deps
 	$(MAKE) -j$$(nproc) all
 	@demo/run $(B)
 
-## install: into $(DESTDIR)$(PREFIX)
-.PHONY: install install-files
-install: all
+## install, uninstall: into, from $(DESTDIR)$(PREFIX)
+.PHONY: install install-files uninstall
+install: all manual
 	$(MAKE) install-files
-at := $(DESTDIR)$(PREFIX)
+at          := $(DESTDIR)$(PREFIX)
+doc         := $(at)/share/doc/kread
+unitdir     ?= $(PREFIX)/lib/systemd/system
+userunitdir ?= $(PREFIX)/lib/systemd/user
+zsh_dir     ?= site-functions
+cuda_module  = $(wildcard $(B)/kread-cuda.so)
+# $(call install_units,FILES,DIR): with the programs' place in them.
+install_units = install -d $(DESTDIR)$(2); for unit in $(1); do \
+    sed 's|@PREFIX@|$(PREFIX)|g' $$unit >$(DESTDIR)$(2)/$$(basename $$unit) || exit 1; done
 install-files:
-	install -d $(at)/bin $(at)/share/kread/demo/tokenizer $(at)/share/doc/kread \
-	    $(at)/lib/systemd/system $(at)/lib/sysusers.d
-	install -m 755 $(B)/kread $(B)/kreactl $(at)/bin/
+	install -d $(at)/bin $(at)/share/kread/demo/tokenizer $(doc)/examples $(at)/lib/sysusers.d $(at)/lib/tmpfiles.d
+	install -m 755 $(B)/kread $(B)/kreactl $(B)/kread-http $(at)/bin/
 	install -m 644 demo/demo.ini demo/*.safetensors $(at)/share/kread/demo/
 	install -m 644 demo/tokenizer/*.json demo/tokenizer/merges.txt $(at)/share/kread/demo/tokenizer/
-	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md etc/kread.ini $(at)/share/doc/kread/
-	install -m 644 systemd/kread.sysusers $(at)/lib/sysusers.d/kread.conf
-	for unit in systemd/*.service systemd/*.socket; do \
-	    sed 's|@PREFIX@|$(PREFIX)|g' $$unit >$(at)/lib/systemd/system/$$(basename $$unit); done
+	install -m 644 README.md CHANGELOG.md LICENSE NOTICE docs/*.md etc/kread.ini systemd/kread.service.d/cuda.conf $(doc)/
+	install -m 644 $(B)/man/client.py $(doc)/examples/
+	for s in 1 5 7 8; do install -d $(at)/share/man/man$$s && \
+	    install -m 644 $(B)/man/*.$$s $(at)/share/man/man$$s/ || exit 1; done
+	for p in kread kreactl kread-http; do \
+	    install -D -m 644 $(B)/completions/bash/$$p $(at)/share/bash-completion/completions/$$p && \
+	    install -D -m 644 $(B)/completions/zsh/$$p $(at)/share/zsh/$(zsh_dir)/_$$p && \
+	    install -D -m 644 $(B)/completions/fish/$$p $(at)/share/fish/vendor_completions.d/$$p.fish || exit 1; done
+	for p in kread kread-http; do install -m 644 systemd/$$p.sysusers $(at)/lib/sysusers.d/$$p.conf; done
+	install -m 644 systemd/kread.tmpfiles $(at)/lib/tmpfiles.d/kread.conf
+	$(call install_units,systemd/*.service systemd/*.socket,$(unitdir))
+	$(call install_units,systemd/user/*,$(userunitdir))
+ifneq ($(cuda_module),)
+	install -D -m 644 $(cuda_module) $(at)/lib/kread/kread-cuda.so
+	$(call install_units,systemd/kread.service.d/cuda.conf,$(unitdir)/kread.service.d)
+endif
+
+# What an installation into an empty folder brings is what is removed, so that there is one list.
+uninstall:
+	@set -e; list=$$(mktemp -d); trap 'rm -rf "$$list"' EXIT; \
+	$(MAKE) install-files DESTDIR=$$list >/dev/null; \
+	cd $$list; find . ! -type d | while read -r f; do rm -f "$(DESTDIR)/$$f"; done; \
+	find . -depth -type d -path '*kread*' | while read -r d; do \
+	    [ ! -d "$(DESTDIR)/$$d" ] || rmdir --ignore-fail-on-non-empty "$(DESTDIR)/$$d"; done
+
+## deb: the Debian packages kread, kread-http, kread-demo and, where the CUDA device is built, kread-cuda, into build/deb/
+.PHONY: deb
+deb_version ?= $(VERSION)
+deb_tree    := $(B)/deb/kread-$(VERSION)
+deb: $(if $(nvcc),$(B)/kread-cuda.so)
+	@command -v dh >/dev/null || { \
+	    echo "make deb: Debian's packaging tools are missing: apt-get install dpkg-dev debhelper" >&2; exit 1; }
+	rm -rf $(B)/deb && mkdir -p $(deb_tree)/build/package
+	git ls-files -z -co --exclude-standard | while IFS= read -rd "" f; do \
+	    [ ! -e "$$f" ] || cp --parents -t $(deb_tree) "$$f" || exit 1; done
+	cp -r etc/debian $(deb_tree)/debian && rm $(deb_tree)/debian/README
+	sed 's/@VERSION@/$(deb_version)/; s/@DATE@/'"$$(LC_ALL=C date -R)"'/' etc/debian/changelog.in >$(deb_tree)/debian/changelog
+	rm $(deb_tree)/debian/changelog.in
+	$(if $(cuda_module),cp $(cuda_module) $(deb_tree)/build/package/,@echo "kread-cuda is left out: $(B)/kread-cuda.so is not built")
+	cd $(deb_tree) && dpkg-buildpackage -b -us -uc
+	@ls $(B)/deb/*.deb
+
+## check-deb: the packages in a fresh Debian 12: install, use, upgrade, purge (as root; downloads Debian)
+.PHONY: check-deb
+check-deb:
+	@tests/e2e/check_deb $(B)
 
 ## clean: remove build/
 .PHONY: clean
@@ -201,4 +340,4 @@ clean:
 help:
 	@sed -n 's/^## //p' Makefile
 
--include $(shell find $(B) -name '*.d' 2>/dev/null)
+-include $(shell find $(B) -path '$(B)/deb*' -prune -o -name '*.d' -type f -print 2>/dev/null)

@@ -94,7 +94,7 @@ def sentence(text):
     (["--width", "64", "generate", "x"], 'option "--width" belongs behind the command'),
     (["generate", "x", "--stepz", "4"], 'generate: unknown option "--stepz"'),
     (["generate", "x", "--shift_y1", "4"], 'generate: unknown option "--shift_y1"'),
-    (["generate", "x", "--preview", "4"], 'generate: unknown option "--preview"'),
+    (["generate", "x", "--preview", "-1"], "preview is -1; it must be an integer from 0 to 1000 steps"),
     (["generate", "x", "--prompt", "y"], 'generate: unknown option "--prompt"'),
     (["status", "--width", "64"], 'status: unknown option "--width"'),
     (["status", "-o", "x"], 'status: unknown option "-o"'),
@@ -130,13 +130,16 @@ def test_wrong_usage(ctl, args, says):
     (["generate", "x", "--json", "-o", "-"], "--json and -o - both want standard output"),
     (["generate", "x", "--count", "2", "-o", "-"], "-o - takes one picture"),
     (["generate", "x", "--detach", "-o", "y"], "--detach writes no file"),
-    (["generate", "x", "-o", "no/y.png"], "cannot write into the folder no/: No such file"),
+    (["generate", "x", "-o", "no/y.png"], 'there is no folder "no/"; make it first'),
+    (["generate", "x", "-o", "/dev/null/y.png"], 'there is no folder "/dev/null/"'),
+    (["generate", "x", "--preview", "2"], "--preview needs -o with a file's name"),
+    (["generate", "x", "--preview", "2", "-o", "."], "--preview needs -o with a file's name"),
     (["generate", "x", "-o", "no/"], 'there is no folder "no/"'),
     (["generate", b"\xff"], "prompt is not valid UTF-8"),
 ])
 def test_refused_before_the_daemon_is_asked(ctl, args, says):
     status, out, err = ctl.run(*args)  # there is no daemon to ask
-    assert status in (1, 2) and says in sentence(err)
+    assert status == 2 and says in sentence(err)
     assert (ctl.files(), out.startswith("{")) == ([], "--json" in args)
 
 
@@ -491,9 +494,49 @@ def test_json(ctl):
     assert lines[0]["job"] == 7 and lines[0]["warning"] == 'a "warning"'
     assert lines[1] == {"event": "progress", "job": 7, "state": "running", "stage": "denoise",
                         "step": 1, "steps": 8, "remaining": None, "elapsed": 0.1}
-    assert lines[2] == {"event": "image", "index": 0, "seed": 42, "width": 64, "height": 64,
+    assert lines[2] == {"event": "image", "job": 7, "index": 0, "seed": 42, "width": 64, "height": 64,
                         "bytes": 300, "path": 'a"€.png'}
     assert lines[3]["times"] == {"total": 1.5}
+
+
+def test_usage_errors_before_json(ctl):
+    for args in (["generate", "x", "--stepz", "--json"], ["--json", "nonsense"], ["nonsense", "--json"]):
+        status, out, _ = ctl.run(*args)
+        assert status == 2 and json.loads(out)["error"]["code"] == "bad_request"
+    assert ctl.run("generate", "x", "--stepz", "--", "--json")[1] == ""
+
+
+def test_previews(ctl):
+    def shows(data):
+        end = time.time() + 20
+        while (ctl.read("a.preview.png") if "a.preview.png" in ctl.files() else None) != data:
+            assert time.time() < end
+            time.sleep(0.01)
+
+    def handler(c):
+        assert c.accept()["preview"] == 2
+        for step in range(1, 5):
+            more = {"preview": png(100 + step)} if step % 2 == 0 else {}
+            c.notify("progress", job=7, state="running", stage="denoise", step=step, steps=5, **more)
+            if more:
+                shows(more["preview"])
+        c.image()
+        c.done()
+
+    with ctl.daemon(handler):
+        status, out, _ = ctl.run("generate", "x", "--preview", "2", "-o", "a.png")
+        assert (status, out) == (0, "a.png\n") and ctl.files() == ["a.png"]
+        _, out, _ = ctl.run("generate", "x", "--preview", "2", "-o", "a.png", "--json")
+        events = [json.loads(line) for line in out.splitlines()]
+        assert [e["path"] for e in events if e["event"] == "preview"] == ["a.preview.png"] * 2
+
+
+def test_a_foreign_preview_file_stays(ctl):
+    with open(os.path.join(ctl.work, "a.preview.png"), "w") as f:
+        f.write("mine")
+    with ctl.daemon(one_picture):
+        assert ctl.run("generate", "x", "--preview", "2", "-o", "a.png")[0] == 0
+    assert ctl.files() == ["a.png", "a.preview.png"]
 
 
 def test_detach(ctl):
@@ -918,7 +961,7 @@ def test_status(ctl):
         status, out, err = ctl.run("status")
         assert (status, err) == (0, "")
         for part in ("kread 9.9, ready, process 1, up 3 min 20 s", "no job is running, 0 of at most 16",
-                     "1 done, 2 failed, 3 cancelled", "device  cpu", "weights_bytes  12.1 GiB"):
+                     "1 done, 2 failed, 3 cancelled", "device  cpu", "weights_bytes  13.0 GB"):
             assert part in out
         status, out, _ = ctl.run("status", "--json")
         assert status == 0 and json.loads(out)["engine"] == {"device": "cpu",
@@ -1044,7 +1087,7 @@ def test_reports(ctl, method):
     with ctl.daemon(lambda c: c.answer(c.request(method)[0], report)):
         status, out, _ = ctl.run(method)
         assert status == 0 and "\x1b" not in out
-        for part in ("profile  demo", "dit\\x1b.safetensors", "3.9 KiB", "5.0 MiB", "1 2.5 x", "yes"):
+        for part in ("profile  demo", "dit\\x1b.safetensors", "4.0 kB", "5.2 MB", "1 2.5 x", "yes"):
             assert part in out
         status, out, _ = ctl.run(method, "--json")
         assert status == 0 and json.loads(out) == report
@@ -1107,7 +1150,7 @@ def test_watch_all_and_interrupt(ctl):
         lines = [p.stdout.readline().decode() for _ in range(3)]
         assert lines == ["job 3: done in 1.5 s, seed 42\n", "job 4: running\n", "job 4: failed: bad\n"]
         p.send_signal(signal.SIGINT)
-        assert p.wait(20) == 130
+        assert p.wait(20) == 130 and p.stderr.read() == b""  # nothing was cancelled
 
 
 def test_stop(ctl):

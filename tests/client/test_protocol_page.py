@@ -33,7 +33,7 @@ def test_fields():
     for row in rows:
         name, kind, allowed, default = row[0].strip("`"), row[1], row[2], row[3]
         option = "--" + name.replace("_", "-")
-        if name in ("prompt", "preview"):
+        if name == "prompt":
             assert option + " " not in text
             continue
         if kind == "text" and allowed.startswith("text"):

@@ -84,16 +84,25 @@ device = cpu
 residency = stream
 threads = 3
 log_level = debug
+log_prompts = yes
+allow_users = root, 1000
+allow_groups = daemon
 queue_limit = 5
+user_queue_limit = 4
+client_queue_limit = 3
 max_pixels = 1000000
 max_steps = 60
 max_count = 4
 output_dir = out
+state_dir = state
 keep_images = 7
 keep_megabytes = 8
+keep_days = 6
 max_clients = 9
+user_clients = 8
 client_timeout = 10
 stop_timeout = 11
+worker_timeout = 12
 
 [generation]
 steps = 12
@@ -109,10 +118,12 @@ text_encoder_without_vision = yes
     base = str(box.folder)
     assert got == {
         "default_profile": "p", "socket": base + "/run/s.sock", "socket_access": "group",
-        "device": "cpu", "residency": "stream", "threads": "3", "log_level": "debug",
-        "queue_limit": "5", "max_pixels": "1000000", "max_steps": "60", "max_count": "4",
-        "output_dir": base + "/out", "keep_images": "7", "keep_megabytes": "8",
-        "max_clients": "9", "client_timeout": "10", "stop_timeout": "11",
+        "device": "cpu", "residency": "stream", "threads": "3", "fp8_products": "yes", "log_level": "debug",
+        "log_prompts": "yes", "allow_users": "root, 1000", "allow_groups": "daemon",
+        "queue_limit": "5", "user_queue_limit": "4", "client_queue_limit": "3", "max_pixels": "1000000", "max_steps": "60", "max_count": "4",
+        "output_dir": base + "/out", "state_dir": base + "/state", "keep_images": "7",
+        "keep_megabytes": "8", "keep_days": "6", "max_clients": "9", "user_clients": "8",
+        "client_timeout": "10", "stop_timeout": "11", "worker_timeout": "12",
         "architecture": "krea2", "variant": "turbo",
         "diffusion_model": base + "/dit.safetensors", "text_encoder": "/abs/te.safetensors",
         "vae": base + "/../vae.safetensors", "tokenizer": base + "/tok",
@@ -122,7 +133,7 @@ text_encoder_without_vision = yes
 
 def test_defaults(box):
     got = box.check(KREAD_P + PROFILE)
-    assert got["device"] == "auto" and got["queue_limit"] == "16" and got["stop_timeout"] == "30"
+    assert got["device"] == "auto" and got["queue_limit"] == "64" and got["stop_timeout"] == "30"
     assert "steps" not in got  # left to the variant
     assert "; steps is not set: 8 (turbo), 52 (raw)" in box.run(
         "--config", str(box.folder / "kread.ini"), "--check-config").stdout

@@ -8,11 +8,15 @@
  *   pad=N       each PNG gets a chunk of N more bytes
  *   deaf        the job does not look at its cancel flag
  *   toolarge    the request is refused as one that cannot fit
+ *   die         the process is gone at once, as by a crash, when the job begins
+ *   left=N      each step's progress says that N seconds remain
  *
- * The picture is one colour made from the seed. $FAKE_ENGINE_OPEN, if set, is the sentence with
+ * The picture is one colour made from the seed, a preview one made from seed and step.
+ * $FAKE_ENGINE_OPEN, if set, is the sentence with
  * which opening fails.
  */
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -22,7 +26,7 @@
 struct engine {
     struct kr_params profile, generation;
     int64_t max_pixels, max_steps, max_count;
-    char *name;
+    char *name, variant[16];
 };
 
 /* ------------------------------------------------------------------------------------ a PNG --- */
@@ -134,6 +138,7 @@ int engine_open(const struct engine_config *config, struct engine **engine, stru
     e->max_steps = config->max_steps;
     e->max_count = config->max_count;
     e->name = strdup(config->profile);
+    snprintf(e->variant, sizeof e->variant, "%s", config->variant);
     if (e->name && kr_params_copy(&e->profile, &config->profile_defaults, err) == 0 &&
         kr_params_copy(&e->generation, &config->generation_defaults, err) == 0) {
         *engine = e;
@@ -165,13 +170,31 @@ int engine_inspect(const struct engine_config *config, FILE *out, bool json, str
     return 0;
 }
 
+/* A value that requests get, from the profile's settings or what engine_resolve() has. */
+static double own_or(const struct engine *e, enum kr_field_id id, double basic)
+{
+    const struct kr_params *p = kr_has(&e->profile, id) ? &e->profile : &e->generation;
+    return !kr_has(p, id)                    ? basic
+           : kr_fields[id].type == KR_T_REAL ? kr_params_real(p, id)
+                                             : (double)kr_params_int(p, id);
+}
+
 char *engine_describe(const struct engine *engine, enum engine_topic topic)
 {
     static const char *const names[] = {
         [ENGINE_STATUS] = "status", [ENGINE_INSPECT] = "inspect", [ENGINE_PROFILE] = "profile"};
+    const struct engine *e = engine;
     char *json;
-    return asprintf(&json, "{\"profile\": \"%s\", \"what\": \"%s\", \"device\": \"fake\"}",
-                    engine->name, names[topic]) < 0
+    return asprintf(
+               &json,
+               "{\"profile\": \"%s\", \"what\": \"%s\", \"device\": \"fake\", "
+               "\"architecture\": \"krea2\", \"variant\": \"%s\", \"defaults\": {\"width\": %g, "
+               "\"height\": %g, \"steps\": %g, \"cfg\": %g, \"rng\": \"cuda\"}, \"limits\": "
+               "{\"grid\": 16, \"max_pixels\": %" PRId64 ", \"max_steps\": %" PRId64
+               ", \"max_count\": %" PRId64 "}}",
+               e->name, names[topic], e->variant, own_or(e, KR_F_WIDTH, 32),
+               own_or(e, KR_F_HEIGHT, 32), own_or(e, KR_F_STEPS, 4), own_or(e, KR_F_CFG, 0),
+               e->max_pixels, e->max_steps, e->max_count) < 0
                ? NULL
                : json;
 }
@@ -257,19 +280,40 @@ static void nap(const struct engine_job *job, int64_t ms)
         nanosleep(&slice, NULL);
 }
 
+/* After every p->preview steps, but not after the last. */
+static void make_preview(const struct engine_job *job, int i, int step)
+{
+    const struct kr_params *p = job->params;
+    struct png png;
+    if (!job->preview || p->preview <= 0 || step % p->preview != 0 || step == p->steps)
+        return;
+    if (make_png(p->width / 8, p->height / 8, p->seed + i + step, 0, &png) < 0)
+        return;
+    const struct engine_image preview = {.index = i,
+                                         .seed = p->seed + i,
+                                         .width = p->width / 8,
+                                         .height = p->height / 8,
+                                         .png = png.data,
+                                         .png_size = png.size};
+    job->preview(job->user, &preview);
+    free(png.data);
+}
+
 static int make_image(const struct engine_job *job, int i, struct kr_err *err)
 {
     const struct kr_params *p = job->params;
+    const int64_t left = number_in(p->prompt, "left=");
     struct engine_progress at = {.stage = "denoise",
                                  .steps = (int)p->steps,
                                  .image = i,
                                  .count = (int)p->count,
-                                 .remaining = -1};
+                                 .remaining = left ? (double)left : -1};
     for (int step = 0; step < p->steps; step++) {
         nap(job, number_in(p->prompt, "ms="));
         if (cancelled(job))
             return kr_fail(err, KR_CANCELLED, "cancelled at step %d", step);
         at.step = step + 1;
+        make_preview(job, i, at.step);
         job->progress(job->user, &at);
     }
     enum kr_code failure = i == p->count - 1 ? code_in(p->prompt) : KR_OK;
@@ -293,6 +337,8 @@ int engine_generate(struct engine *engine, const struct engine_job *job, struct 
                     struct kr_err *err)
 {
     (void)engine;
+    if (strstr(job->params->prompt, "die"))
+        raise(SIGKILL);
     struct engine_progress encode = {.stage = "encode",
                                      .step = 1,
                                      .steps = 1,

@@ -3,11 +3,14 @@
 import atexit
 import contextlib
 import os
+import pathlib
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import msgpack
@@ -40,9 +43,11 @@ class Refused(Exception):
 def clean_env(folder, **more):
     """An environment in which only the test's own settings are found."""
     env = {k: v for k, v in os.environ.items()
-           if k not in ("KREAD_SOCKET", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "KREAD_DEMO_DIR",
+           if k not in ("KREAD_SOCKET", "XDG_RUNTIME_DIR", "XDG_CONFIG_HOME", "XDG_STATE_HOME",
+                        "STATE_DIRECTORY", "KREAD_DEMO_DIR",
                         "NOTIFY_SOCKET", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_PID")}
-    env.update(HOME=str(folder), XDG_CONFIG_HOME=str(folder), KREAD_DEMO_DIR=str(folder), **more)
+    env.update(HOME=str(folder), XDG_CONFIG_HOME=str(folder), KREAD_DEMO_DIR=str(folder))
+    env.update(more)
     return env
 
 
@@ -83,11 +88,23 @@ class Daemon:
         with open(self.log.name) as f:
             return f.read()
 
+    def kill(self):
+        """As a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def state(self, *names):
+        """A path in the state directory."""
+        return os.path.join(self.folder, ".local", "state", "kread", *names)
+
     def signal(self, number=signal.SIGTERM):
         self.process.send_signal(number)
 
     def wait(self):
-        return self.process.wait(PATIENCE)
+        try:
+            return self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError("it does not end: " + self.logged()) from None
 
     def stop(self):
         """Ends it cleanly; sanitizers speak up here, in status or log."""
@@ -213,6 +230,14 @@ class Client:
 
     def close(self):
         self.socket.close()
+
+
+@contextlib.contextmanager
+def quick_folder():
+    """A folder in memory where there is one: for tests that sync thousands of files."""
+    path = tempfile.mkdtemp(prefix="kread-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    yield pathlib.Path(path)
+    shutil.rmtree(path)
 
 
 def wait_until(condition, what="the condition"):

@@ -263,7 +263,7 @@ def test_flood_of_requests_without_reading(hasty):
 # ------------------------------------------------------------------------------ crowds ------------
 
 def test_200_connections(tmp_path):
-    with Daemon(tmp_path) as d:
+    with Daemon(tmp_path, "user_clients = 0") as d:
         client = Client(d)
         wait_until(lambda: client.call("status")["clients"] == 1)
         descriptors = d.descriptors()
@@ -301,7 +301,7 @@ def test_too_many_connections(tmp_path):
 
 
 def test_out_of_descriptors(tmp_path):
-    with Daemon(tmp_path, "max_clients = 1000",
+    with Daemon(tmp_path, "max_clients = 1000\nuser_clients = 0",
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))) as d:
         crowd = []
         for _ in range(60):

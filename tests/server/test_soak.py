@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thousand short jobs from twenty clients that come, cancel, stall and vanish at random (seeded):
-the daemon's memory and descriptors at the end are those of the beginning."""
+"""Short jobs from clients that come, cancel, stall, detach, fetch and vanish at random (seeded): the
+daemon's memory and descriptors at the end are those after the first twentieth. KREAD_SOAK is the number
+of jobs; from 10,000 on fifty clients ask for them."""
 import os
 import random
 import threading
@@ -8,10 +9,10 @@ import time
 
 import msgpack
 
-from harness import SANITIZED, Client, Daemon, Refused, wait_until
+from harness import SANITIZED, Client, Daemon, Refused, quick_folder, wait_until
 
 JOBS = int(os.environ.get("KREAD_SOAK", "1000"))
-CLIENTS = 20
+CLIENTS = 50 if JOBS >= 10000 else 20
 
 
 class Crowd:
@@ -34,8 +35,9 @@ class Crowd:
         """True: the client lives on."""
         prompt = rng.choice(["x", "ms=1", "ms=3", "pad=30000", "fail=io", "pad=300000"])
         try:
+            detach = rng.random() < 0.2
             job = client.generate(prompt, steps=rng.randrange(1, 4), count=rng.randrange(1, 3),
-                                  detach=rng.random() < 0.2)["job"]
+                                  preview=rng.randrange(0, 3), detach=detach)["job"]
         except Refused as e:
             assert e.code == "busy"
             self.count("busy")
@@ -47,6 +49,8 @@ class Crowd:
             return False
         if chance < 0.25:
             client.send_bytes(msgpack.packb([0, 1, "status", []])[:rng.randrange(1, 5)])
+            if rng.random() < 0.3:
+                time.sleep(0.05)  # and stalls for a while
             self.count("left")
             return False
         if chance < 0.4:
@@ -55,7 +59,13 @@ class Crowd:
             client.call("watch")
         elif chance < 0.6:
             time.sleep(rng.random() * 0.02)
-        self.count(client.finish(job)[0])
+        end = client.finish(job)[0]
+        self.count(end)
+        if detach and end == "done" and rng.random() < 0.5:
+            try:
+                assert client.call("fetch", job=job)["png"]
+            except Refused as e:
+                assert e.code == "no_job"  # dropped to make room
         client.notices.clear()
         return rng.random() < 0.9
 
@@ -91,17 +101,26 @@ def soak(daemon, jobs, seed):
     return crowd.ends, status
 
 
-def test_soak(tmp_path):
-    with Daemon(tmp_path, "keep_images = 5\nqueue_limit = 30\nlog_level = warn") as d:
+def check(folder):
+    with Daemon(folder, "keep_images = 5\nqueue_limit = 30\nlog_level = warn") as d:
         probe = Client(d)
         wait_until(lambda: probe.call("status")["clients"] == 1)
         descriptors = d.descriptors() - 1
         probe.close()
-        soak(d, JOBS // 5, 1)
+        soak(d, max(JOBS // 20, 200), 1)
+        wait_until(lambda: d.descriptors() == descriptors, "closing of descriptors")
         memory = d.memory()
         ends, status = soak(d, JOBS, 2)
         wait_until(lambda: d.descriptors() == descriptors, "closing of descriptors")
+        print("%d jobs: %s; memory %.2f MB after the first twentieth, %.2f MB at the end; %d descriptors"
+              % (JOBS, ends, memory / 1e6, d.memory() / 1e6, descriptors))
         assert SANITIZED or d.memory() < memory + (3 << 20), (memory, d.memory())
         assert status["queued"] == 0 and status["running"] is None
-        assert status["kept"]["images"] <= 5
+        assert status["kept"]["images"] <= 5 and status["spool"]["damaged"] == 0
         assert all(ends[k] > 0 for k in ("done", "failed", "cancelled", "left")), ends
+    assert len(os.listdir(d.state("jobs"))) <= 105 + 5  # what is remembered, and five pictures
+
+
+def test_soak():
+    with quick_folder() as folder:
+        check(folder)

@@ -20,7 +20,9 @@ struct bench {
     struct engine *engine;
     struct worker worker;
     int ends, images, starts, progress;
-    int last_step;
+    int last_step, last_count, previews;
+    int index[16];
+    int64_t seed[16];
     uint64_t order[16]; /* ids in the order of their ends */
 };
 
@@ -31,10 +33,15 @@ static void on_wake(uv_async_t *wake)
     for (; event; event = next) {
         next = event->next;
         b->starts += event->kind == EVENT_START;
-        b->images += event->kind == EVENT_IMAGE;
+        if (event->kind == EVENT_IMAGE) {
+            b->index[b->images] = event->image.index;
+            b->seed[b->images++] = event->image.seed;
+        }
         if (event->kind == EVENT_PROGRESS) {
             b->progress++;
             b->last_step = event->progress.step;
+            b->last_count = event->progress.count;
+            b->previews += event->image.png != NULL;
         }
         if (event->kind == EVENT_END)
             b->order[b->ends++] = event->job->id;
@@ -52,7 +59,7 @@ static int set_up(void **state)
     assert_int_equal(uv_async_init(&b->loop, &b->wake, on_wake), 0);
     b->wake.data = b;
     assert_int_equal(engine_open(&config, &b->engine, &err), 0);
-    assert_int_equal(worker_start(&b->worker, b->engine, NULL, &b->wake, &err), 0);
+    assert_int_equal(worker_start(&b->worker, b->engine, NULL, NULL, &b->wake, &err), 0);
     *state = b;
     return 0;
 }
@@ -96,15 +103,15 @@ static void wait_for_ends(struct bench *b, int ends)
         uv_run(&b->loop, UV_RUN_ONCE);
 }
 
-static void runs_in_order(void **state)
+static void runs_one_after_the_other(void **state)
 {
     struct bench *b = *state;
     struct job *jobs[5];
     for (int i = 0; i < 5; i++) {
         jobs[i] = make_job(b, (uint64_t)i + 1, "x");
-        worker_push(&b->worker, jobs[i]);
+        worker_give(&b->worker, jobs[i]);
+        wait_for_ends(b, i + 1);
     }
-    wait_for_ends(b, 5);
     assert_int_equal(b->starts, 5);
     assert_int_equal(b->images, 5);
     for (int i = 0; i < 5; i++) {
@@ -115,31 +122,36 @@ static void runs_in_order(void **state)
     }
 }
 
-static void takes_back_what_waits(void **state)
+/* A job of five pictures of which two are there: the others keep their numbers and seeds. */
+static void goes_on_behind_what_is_made(void **state)
 {
     struct bench *b = *state;
-    struct job *running = make_job(b, 1, "ms=10"), *jobs[3];
-    worker_push(&b->worker, running);
-    while (b->starts == 0)
-        uv_run(&b->loop, UV_RUN_ONCE);
+    struct job *job = make_job(b, 1, "x");
+    job->params.count = 5;
+    job->params.seed = 100;
+    job->first = 2;
+    worker_give(&b->worker, job);
+    wait_for_ends(b, 1);
+    assert_int_equal(b->images, 3);
     for (int i = 0; i < 3; i++) {
-        jobs[i] = make_job(b, (uint64_t)i + 2, "x");
-        worker_push(&b->worker, jobs[i]);
+        assert_int_equal(b->index[i], 2 + i);
+        assert_int_equal(b->seed[i], 102 + i);
     }
-    assert_false(worker_remove(&b->worker, running));
-    assert_true(worker_remove(&b->worker, jobs[2])); /* the last, */
-    assert_true(worker_remove(&b->worker, jobs[0])); /* the first */
-    assert_false(worker_remove(&b->worker, jobs[0]));
-    struct job *more = make_job(b, 9, "x");
-    worker_push(&b->worker, more);
-    wait_for_ends(b, 3);
-    assert_int_equal(b->order[0], 1);
-    assert_int_equal(b->order[1], 3);
-    assert_int_equal(b->order[2], 9);
-    free_job(running);
-    free_job(more);
-    for (int i = 0; i < 3; i++)
-        free_job(jobs[i]);
+    assert_int_equal(b->last_count, 5);
+    assert_int_equal(job->params.seed, 100);
+    free_job(job);
+}
+
+static void hands_previews_on(void **state)
+{
+    struct bench *b = *state;
+    struct job *job = make_job(b, 1, "ms=4");
+    job->params.preview = 2;
+    job->params.steps = 7;
+    worker_give(&b->worker, job);
+    wait_for_ends(b, 1);
+    assert_true(b->previews >= 1 && b->previews <= 3); /* after steps 2, 4 and 6, if not merged */
+    free_job(job);
 }
 
 static void keeps_only_the_newest_progress(void **state)
@@ -148,7 +160,7 @@ static void keeps_only_the_newest_progress(void **state)
     struct kr_err err;
     struct job *job = make_job(b, 1, "x");
     assert_int_equal(kr_params_set_int(&job->params, KR_F_STEPS, 1000, &err), 0);
-    worker_push(&b->worker, job);
+    worker_give(&b->worker, job);
     wait_for_ends(b, 1); /* the loop does not run until the job is over, or nearly */
     assert_int_equal(b->last_step, 1000);
     assert_true(b->progress <= 1001);
@@ -159,12 +171,13 @@ static void cancels_at_once(void **state)
 {
     struct bench *b = *state;
     struct job *job = make_job(b, 1, "ms=60000"), *before = make_job(b, 2, "ms=60000");
-    atomic_store(&before->cancel, 1); /* even before it starts */
-    worker_push(&b->worker, job);
-    worker_push(&b->worker, before);
+    worker_give(&b->worker, job);
     while (b->starts == 0)
         uv_run(&b->loop, UV_RUN_ONCE);
     atomic_store(&job->cancel, 1);
+    wait_for_ends(b, 1);
+    atomic_store(&before->cancel, 1); /* even before it starts */
+    worker_give(&b->worker, before);
     wait_for_ends(b, 2);
     assert_int_equal(job->end.err.code, KR_CANCELLED);
     assert_int_equal(before->end.err.code, KR_CANCELLED);
@@ -177,9 +190,9 @@ static void starts_nothing_on_a_lost_device(void **state)
 {
     struct bench *b = *state;
     struct job *bad = make_job(b, 1, "fail=device"), *next = make_job(b, 2, "x");
-    worker_push(&b->worker, bad);
-    worker_push(&b->worker, next);
+    worker_give(&b->worker, bad);
     wait_for_ends(b, 1);
+    worker_give(&b->worker, next);
     assert_int_equal(bad->end.err.code, KR_DEVICE);
     worker_stop(&b->worker);
     assert_int_equal(b->starts, 1);
@@ -190,12 +203,12 @@ static void starts_nothing_on_a_lost_device(void **state)
 static void stops_with_events_left(void **state)
 {
     struct bench *b = *state;
-    struct job *job = make_job(b, 1, "pad=1000"), *never = make_job(b, 2, "x");
-    worker_push(&b->worker, job);
+    struct job *job = make_job(b, 1, "pad=1000 ms=2"), *never = make_job(b, 2, "x");
+    job->params.preview = 1;
+    worker_give(&b->worker, job);
     while (b->starts == 0)
         uv_run(&b->loop, UV_RUN_ONCE);
-    worker_push(&b->worker, never);
-    worker_stop(&b->worker); /* waits for the job that runs; its picture is freed */
+    worker_stop(&b->worker); /* waits for the job that runs; its pictures are freed */
     assert_true(b->ends <= 1);
     free_job(job);
     free_job(never);
@@ -204,8 +217,9 @@ static void stops_with_events_left(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(runs_in_order, set_up, tear_down),
-        cmocka_unit_test_setup_teardown(takes_back_what_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(runs_one_after_the_other, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(goes_on_behind_what_is_made, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(hands_previews_on, set_up, tear_down),
         cmocka_unit_test_setup_teardown(keeps_only_the_newest_progress, set_up, tear_down),
         cmocka_unit_test_setup_teardown(cancels_at_once, set_up, tear_down),
         cmocka_unit_test_setup_teardown(starts_nothing_on_a_lost_device, set_up, tear_down),

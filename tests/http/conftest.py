@@ -1,0 +1,5 @@
+# SPDX-License-Identifier: Apache-2.0
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "server"))
