@@ -132,13 +132,17 @@ cuda-report:
 # The same sources for the host, where tests/cuda/emulation executes them: `fast`, and `checked`, whose
 # every load and store is reported to it (the instrumentation is the thread sanitizer's, its library is not).
 emulator_flags := -std=c++17 -D_GNU_SOURCE -Itests/cuda/include -I. -DKR_VERSION='"$(VERSION)"' -pthread -fPIC \
-                  -fno-strict-aliasing -O2 -g -Wall -Wextra -Wno-unknown-pragmas $(if $(WERROR),-Werror)
+                  -fno-strict-aliasing -O2 -g -Wall -Wextra -Wno-unknown-pragmas -fno-extern-tls-init -fvisibility=hidden $(if $(WERROR),-Werror)
 flags_fast     := -O3
-flags_checked  := -fsanitize=thread
+flags_checked  := -fsanitize=thread,alignment,bounds --param tsan-instrument-func-entry-exit=0
 emulator       := $(patsubst %.cc,$(B)/%.o,$(wildcard tests/cuda/emulation/*.cc))
 $(B)/tests/cuda/%.o: tests/cuda/%.cc $(B)/flags.stamp
 	@mkdir -p $(@D)
 	$(call brief,CXX)$(CXX) $(emulator_flags) -O3 -MMD -MP -c $< -o $@
+# The tests have kernels of their own, which are checked, too; the emulation itself is not.
+$(B)/tests/cuda/test_%.o: tests/cuda/test_%.cc $(B)/flags.stamp
+	@mkdir -p $(@D)
+	$(call brief,CXX)$(CXX) $(emulator_flags) $(flags_checked) -MMD -MP -c $< -o $@
 define emulated
 $(B)/$(1)/%.o: %.cu $(B)/flags.stamp
 	@mkdir -p $$(@D)
@@ -200,16 +204,21 @@ $(B)/tests/kread-fake: $(call objects,daemon) $(B)/tests/server/fake_engine.o $(
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(lib_model)
 	$(call program,$< $(B)/tests/fuzz/replay.o,$(lib_model),$(libs_model))
+http_without_main := $(filter-out %/main.o,$(http_objects))
+$(B)/tests/fuzz/fuzz_http_%: $(B)/tests/fuzz/fuzz_http_%.o $(B)/tests/fuzz/replay.o $(http_without_main) $(lib_client)
+	$(call program,$< $(B)/tests/fuzz/replay.o $(http_without_main),$(lib_client),$(libs_http))
 
 c_tests  := $(foreach r,$(test_rooms),$(call tests_of,$(r)))
-programs := $(B)/kread $(B)/kreactl $(B)/tests/kread-fake
+programs := $(B)/kread $(B)/kreactl $(B)/kread-http $(B)/tests/kread-fake
+# Fibers and the sanitizers know nothing of each other.
+emulated_tests := $(if $(SANITIZE),,$(cuda_tests) $(B)/fast/kread-cuda.so)
 
 ## check: install what is needed, build, run all tests
 .PHONY: check test
 check: deps
 	$(MAKE) test
-test: $(c_tests) $(fuzzers) $(programs) manual
-	$(PYTHON) tests/run --build $(B) $(c_tests) $(fuzzers)
+test: $(c_tests) $(emulated_tests) $(fuzzers) $(programs) manual
+	$(PYTHON) tests/run --build $(B) $(c_tests) $(filter-out %.so,$(emulated_tests)) $(fuzzers)
 
 ## asan, ubsan, tsan: the tests under a sanitizer (tsan: those with threads)
 .PHONY: asan ubsan tsan
@@ -314,7 +323,7 @@ deb_version ?= $(VERSION)
 deb_tree    := $(B)/deb/kread-$(VERSION)
 deb: $(if $(nvcc),$(B)/kread-cuda.so)
 	@command -v dh >/dev/null || { \
-	    echo "make deb: Debian's packaging tools are missing: apt-get install dpkg-dev debhelper" >&2; exit 1; }
+	    echo "make deb: Debian's packaging tools are missing: apt-get install build-essential debhelper" >&2; exit 1; }
 	rm -rf $(B)/deb && mkdir -p $(deb_tree)/build/package
 	git ls-files -z -co --exclude-standard | while IFS= read -rd "" f; do \
 	    [ ! -e "$$f" ] || cp --parents -t $(deb_tree) "$$f" || exit 1; done

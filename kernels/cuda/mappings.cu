@@ -62,14 +62,14 @@ static int join(struct range *r, const struct range *by)
     return 1;
 }
 
-/* All known weights that lie together with this part. */
+/* All planned weights that lie together with this part. */
 static struct range together(const struct cuda_weights *all, const struct weight_part *part)
 {
     struct range r = pages_of(part);
     for (int grown = 1; grown;) {
         grown = 0;
         for (int i = 0; i < all->count; i++)
-            for (int k = 0; k < all->list[i].parts; k++) {
+            for (int k = 0; all->list[i].plan == all->plan && k < all->list[i].parts; k++) {
                 struct range by = pages_of(&all->list[i].part[k]);
                 grown |= join(&r, &by);
             }

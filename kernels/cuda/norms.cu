@@ -106,9 +106,9 @@ __device__ __forceinline__ void get_pairs(float first[N], float second[N],
                                           const struct cuda_rows &x, int64_t at, int64_t p,
                                           int64_t middle, enum kr_rope_pairs pairs)
 {
-    if (pairs == KR_ROPE_HALVES) {
-        get<N>(first, x, at + p);
-        get<N>(second, x, at + middle + p);
+    if (pairs == KR_ROPE_HALVES || N == 1) { /* one pair may lie anywhere */
+        get<N>(first, x, at + (pairs == KR_ROPE_HALVES ? p : 2 * p));
+        get<N>(second, x, at + (pairs == KR_ROPE_HALVES ? middle + p : 2 * p + 1));
         return;
     }
     float both[2 * N];
@@ -122,9 +122,9 @@ __device__ __forceinline__ void put_pairs(const float first[N], const float seco
                                           const struct cuda_rows &x, int64_t at, int64_t p,
                                           int64_t middle, enum kr_rope_pairs pairs)
 {
-    if (pairs == KR_ROPE_HALVES) {
-        put<N>(x, at + p, first);
-        put<N>(x, at + middle + p, second);
+    if (pairs == KR_ROPE_HALVES || N == 1) {
+        put<N>(x, at + (pairs == KR_ROPE_HALVES ? p : 2 * p), first);
+        put<N>(x, at + (pairs == KR_ROPE_HALVES ? middle + p : 2 * p + 1), second);
         return;
     }
     float both[2 * N];

@@ -200,7 +200,7 @@ __device__ __forceinline__ void direct_put(const direct_op &op, int64_t row, int
 
 /* A warp multiplies a row of W with ROWS rows of x. */
 template <int N, typename W>
-__global__ void __launch_bounds__(BLOCK_THREADS) direct(const struct direct_op op, const W *w)
+__global__ void __launch_bounds__(BLOCK_THREADS, 2) direct(const struct direct_op op, const W *w)
 {
     int lane = threadIdx.x % WARP;
     int64_t column = (int64_t)blockIdx.x * (BLOCK_THREADS / WARP) + threadIdx.x / WARP;

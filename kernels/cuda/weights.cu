@@ -10,7 +10,8 @@
  * wait at the place where they differ from the plan, once, and nothing else.
  *
  * A weight is known by its address. So whoever takes files away from under a device, for others to
- * come to lie there, calls kr_device_residency(), which forgets all of them.
+ * come to lie there, calls kr_device_residency(), which gives all copies back. What it leaves is
+ * the plan: the residency is chosen by it.
  */
 #include "kernels/cuda/weights.h"
 
@@ -312,8 +313,7 @@ void cuda_residency(struct kr_device *dev, enum kr_residency residency, size_t r
     struct cuda_weights *all = cuda->weights;
     let_go(cuda, 1);
     mappings_close(cuda);
-    all->count = 0;
-    all->last = all->stage_first = -1;
+    all->last = -1;
     all->residency = residency;
     all->ring_asked = ring;
     if (ring_open(cuda) == 0)

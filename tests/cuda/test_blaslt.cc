@@ -409,6 +409,44 @@ static void test_workspace_has_to_be_what_the_algorithm_asked_for(void **)
     device_close();
 }
 
+/* D = alpha[row] (A B) + C, where the device is one that does it; else there is no algorithm. */
+static void test_vectors_of_alpha(void **)
+{
+    const struct product p = {
+        CUDA_R_16BF, CUDA_R_16BF, CUDA_R_32F, 20, 6, 40, T, N, CUBLASLT_EPILOGUE_DEFAULT,
+        1,           1,           1,          0,  0};
+    for (int takes = 0; takes < 2; takes++) {
+        cublasLtMatmulHeuristicResult_t chosen;
+        struct emu_options options = {};
+        struct trial t;
+        options.alpha_vectors = takes;
+        emu_open(&options);
+        trial_open(&t, &p);
+        set_int(&t, CUBLASLT_MATMUL_DESC_POINTER_MODE,
+                CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST);
+        cublasStatus_t status = trial_heuristic(&t, &chosen);
+        assert_int_equal(status, takes ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED);
+        if (takes) {
+            struct operand got = t.d;
+            got.host = (char *)malloc(t.d.count * 4);
+            status = cublasLtMatmul(t.lt, t.desc, t.bias.device, t.a.device, t.a.layout, t.b.device,
+                                    t.b.layout, &p.beta, t.d.device, t.d.layout, t.d.device,
+                                    t.d.layout, &chosen.algo, t.workspace, 1 << 16, 0);
+            assert_int_equal(status, CUBLAS_STATUS_SUCCESS);
+            CUDA(cudaMemcpy(got.host, t.d.device, t.d.count * 4, cudaMemcpyDeviceToHost));
+            for (int i = 0; i < p.m * p.n; i++) {
+                int row = i % p.m, col = i / p.m;
+                double c = element(&t.d, 0, row, col);
+                double want = (expected(&t, 0, row, col) - c) * element(&t.bias, 0, row, 0) + c;
+                assert_true(fabs(want - element(&got, 0, row, col)) <= 1e-5 * (1 + fabs(want)));
+            }
+            free(got.host);
+        }
+        trial_close(&t);
+        device_close();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -416,6 +454,7 @@ int main(void)
         cmocka_unit_test(test_fp8_products_are_the_definition),
         cmocka_unit_test(test_what_the_documentation_does_not_list_has_no_algorithm),
         cmocka_unit_test(test_wrong_arguments_are_refused),
+        cmocka_unit_test(test_vectors_of_alpha),
         cmocka_unit_test(test_workspace_has_to_be_what_the_algorithm_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -264,6 +264,88 @@ static void test_ldmatrix_gives_the_documented_elements(void **)
     device_close();
 }
 
+/* ---------------------------------------------------------- copies, atomics, small words ----- */
+
+static __global__ void copy_in_groups(float *out, const float *in)
+{
+    float *tile = (float *)dynamic_shared;
+    int i = (int)threadIdx.x;
+    cp_async_16(tile + 4 * i, in + 4 * i, i % 2 == 0);
+    cp_async_commit();
+    cp_async_4(tile + 128 + i, in + 128 + i, true);
+    cp_async_commit();
+    cp_async_wait<1>();
+    for (int j = 0; j < 4; j++)
+        out[4 * i + j] = tile[4 * i + j];
+    cp_async_wait<0>();
+    out[128 + i] = tile[128 + i];
+}
+
+static void test_asynchronous_copies_and_zeros(void **)
+{
+    float host[160], got[160], *in = NULL, *out = NULL;
+    device_open(80);
+    for (int i = 0; i < 160; i++)
+        host[i] = (float)(i + 1);
+    CUDA(cudaMalloc(&in, sizeof host));
+    CUDA(cudaMalloc(&out, sizeof host));
+    CUDA(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
+    cudaLaunchConfig_t config = {dim3(1), dim3(32), sizeof host, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, copy_in_groups, out, (const float *)in));
+    CUDA(cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < 160; i++)
+        assert_int_equal((int)got[i], i < 128 && i / 4 % 2 ? 0 : i + 1);
+    CUDA(cudaFree(in));
+    CUDA(cudaFree(out));
+    device_close();
+}
+
+static __global__ void count_atomically(int *out)
+{
+    int i = (int)(blockIdx.x * 64 + threadIdx.x);
+    atomicAdd(&out[0], i);
+    atomicAdd((float *)&out[1], 0.5f);
+    atomicMax(&out[2], i - 300);
+    atomicOr((unsigned *)&out[3], 1u << (i % 20));
+    atomicMin(&out[4], -i);
+    for (int seen = atomicAdd(&out[5], 0);;) { /* one more, by comparing */
+        int was = atomicCAS(&out[5], seen, seen + 1);
+        if (was == seen)
+            break;
+        seen = was;
+    }
+}
+
+static void test_atomics(void **)
+{
+    int host[6] = {0, 0, -1000, 0, 0, 0}, *out = NULL;
+    device_open(80);
+    CUDA(cudaMalloc(&out, sizeof host));
+    CUDA(cudaMemcpy(out, host, sizeof host, cudaMemcpyHostToDevice));
+    cudaLaunchConfig_t config = {dim3(4), dim3(64), 0, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, count_atomically, out));
+    CUDA(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+    assert_int_equal(host[0], 256 * 255 / 2);
+    assert_true(__int_as_float(host[1]) == 128.0f);
+    assert_int_equal(host[2], -45);
+    assert_int_equal(host[3], (1 << 20) - 1);
+    assert_int_equal(host[4], -255);
+    assert_int_equal(host[5], 256);
+    CUDA(cudaFree(out));
+    device_close();
+}
+
+static void test_small_words(void **)
+{
+    assert_int_equal(pack_bf16(1.0f, -2.0f), 0xc0003f80u);
+    assert_int_equal(pack_bf16(1.00390625f, 1.01171875f), 0x3f823f80u);  /* ties to even */
+    assert_int_equal(mul_bf16x2(0x40403fc0u, 0xbf804000u), 0xc0404040u); /* 1.5 2, 3 -1 */
+    assert_true(exp2_fast(-3.0f) == 0.125f && exp2_fast(-140.0f) == 0.0f);
+    assert_true(exp2_fast(-INFINITY) == 0.0f);
+    assert_int_equal(__float2int_rn(2.5f), 2);
+    assert_int_equal(__float2int_rn(3e9f), 2147483647);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +354,9 @@ int main(void)
         cmocka_unit_test(test_exchanges_give_the_lane_that_is_documented),
         cmocka_unit_test(test_mma_multiplies_by_the_documented_layout),
         cmocka_unit_test(test_ldmatrix_gives_the_documented_elements),
+        cmocka_unit_test(test_asynchronous_copies_and_zeros),
+        cmocka_unit_test(test_atomics),
+        cmocka_unit_test(test_small_words),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -372,6 +372,29 @@ static void test_write_to_read_only_memory(void **)
     emu_forget_reports();
 }
 
+/* What is not checked is still seen when there is no memory at all, or a guard was overwritten. */
+static void test_faults_of_kernels_that_are_not_checked(void **)
+{
+    device_open(90);
+    emu_check_memory(0);
+    float *in = ones_new(), *out = ones_new();
+    assert_int_equal(run({1, N, 0}, past_buffer<(1 << 20)>, out, in), cudaErrorIllegalAddress);
+    reported_only(EMU_BOUNDS);
+    assert_int_equal(cudaFree(in), cudaErrorIllegalAddress);
+    cudaFree(out);
+    emu_forget_reports();
+    device_open(90);
+    emu_check_memory(0);
+    in = ones_new(), out = ones_new();
+    CUDA(run({1, N, 0}, past_buffer<-1>, out + 1, in + 1)); /* one too far at the end */
+    assert_int_equal(emu_reports(), 0);
+    CUDA(cudaFree(out));
+    reported_only(EMU_BOUNDS);
+    CUDA(cudaFree(in));
+    device_close();
+    emu_check_memory(1);
+}
+
 /* ----------------------------------------------------------------------- special instructions  */
 
 /* Two stages: waits leave `left` groups under way. */
@@ -472,6 +495,7 @@ int main(void)
         cmocka_unit_test(test_use_after_free),
         cmocka_unit_test(test_host_pointer_in_a_kernel),
         cmocka_unit_test(test_write_to_read_only_memory),
+        cmocka_unit_test(test_faults_of_kernels_that_are_not_checked),
         cmocka_unit_test(test_missing_wait_for_an_asynchronous_copy),
         cmocka_unit_test(test_asynchronous_copy_over_what_others_read),
         cmocka_unit_test(test_wrong_ldmatrix_alignment),

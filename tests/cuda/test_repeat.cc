@@ -278,6 +278,24 @@ static void test_what_can_not_be_replayed_is_run(void **)
 
 /* ------------------------------------------------------------------------- cancelling ------ */
 
+/* However much is asked for, what a cancelled job leaves to wait for is a few launches. */
+static void test_the_host_does_not_run_far_ahead(void **)
+{
+    struct devices d = open_devices(77);
+    struct cuda_device *cuda = devices_cuda(&d);
+    struct both x = both_filled(&d, KR_F32, ROWS, WIDTH, 0, -1, 1);
+    struct emu_figures before, after;
+    assert_int_equal(kr_device_sync(d.dev[GPU]), KR_FINE);
+    emu_read_figures(&before);
+    int64_t counted = cuda->launches;
+    for (int i = 0; i < 101; i++)
+        kr_gelu_tanh(d.dev[GPU], x.at[GPU], x.at[GPU]);
+    emu_read_figures(&after);
+    assert_int_equal(cuda->launches - counted, 101);
+    assert_true((int64_t)(after.launches - before.launches) >= 101 - 2 * CUDA_BATCH);
+    devices_close(&d);
+}
+
 /* Cancelled before, in, and after what is recorded: the next job runs as if there had been none. */
 static void test_a_cancelled_job_leaves_nothing(void **)
 {
@@ -327,6 +345,7 @@ int main(void)
         cmocka_unit_test(test_nothing_is_replayed_at_old_addresses),
         cmocka_unit_test(test_graphs_are_cut_by_time),
         cmocka_unit_test(test_what_can_not_be_replayed_is_run),
+        cmocka_unit_test(test_the_host_does_not_run_far_ahead),
         cmocka_unit_test(test_a_cancelled_job_leaves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

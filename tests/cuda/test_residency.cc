@@ -379,6 +379,26 @@ static cudaError_t wait_or_not(cudaStream_t stream, cudaEvent_t event, unsigned 
 #include "kernels/cuda/ring.cu"
 #undef cudaStreamWaitEvent
 
+/* The plan says what comes before anything has, and is not forgotten with the copies. */
+static void test_the_ring_runs_ahead_from_the_first_weight_on(void **)
+{
+    struct devices d = open_devices(61);
+    struct kr_device *dev = d.dev[GPU];
+    struct model m = new_model();
+    size_t arena = plan(dev, &m);
+    kr_device_residency(dev, KR_STREAM, 4 * kr_plan_weights(dev, KR_STREAM));
+    begin(dev, &m, arena);
+    for (int i = 0; i < WEIGHTS; i++) {
+        use(dev, &m, i);
+        struct ring *ring = devices_cuda(&d)->weights->ring;
+        assert_int_equal(in_use(ring)->number, i);
+        assert_true(is_there(ring, i / EACH * EACH + (i + 1) % EACH));
+    }
+    check_all(dev, &m);
+    devices_close(&d);
+    free_model(&m);
+}
+
 /* Streams all weights some times; how many findings that makes. */
 static int stream_without(int waits_of_compute, int waits_of_copy)
 {
@@ -423,6 +443,7 @@ int main(void)
         cmocka_unit_test(test_a_weight_that_does_not_fit_the_ring),
         cmocka_unit_test(test_residency_forgets_all_weights),
         cmocka_unit_test(test_made_from_weights),
+        cmocka_unit_test(test_the_ring_runs_ahead_from_the_first_weight_on),
         cmocka_unit_test(test_a_wait_that_is_missing_is_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -356,6 +356,12 @@ static int epilogue_supported(const struct question *q, char why[200])
     return 1;
 }
 
+static int has_alpha_vector(const struct emu_matmul *m)
+{
+    return m->pointer_mode == CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_ZERO ||
+           m->pointer_mode == CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST;
+}
+
 static int is_supported(const struct question *q, char why[200])
 {
     const struct emu_matmul *m = q->m;
@@ -366,10 +372,9 @@ static int is_supported(const struct question *q, char why[200])
             return refuse(why, "matrix %c: only column-major ones are emulated", "ABCD"[i]);
     if (m->scale != CUDA_R_32F)
         return refuse(why, "scale type %d", m->scale);
-    if (m->pointer_mode != CUBLASLT_POINTER_MODE_HOST &&
-        m->pointer_mode != CUBLASLT_POINTER_MODE_DEVICE)
-        return refuse(why, "pointer mode %d: vectors of alpha are for integer products",
-                      m->pointer_mode);
+    if (m->pointer_mode == CUBLASLT_POINTER_MODE_DEVICE_VECTOR ||
+        (has_alpha_vector(m) && !takes_alpha_vectors()))
+        return refuse(why, "pointer mode %d", m->pointer_mode);
     if (m->trans_c != CUBLAS_OP_N)
         return refuse(why, "C transposed");
     return (fp8 ? fp8_types_supported(q, why) && fp8_layout_supported(q, why)
@@ -516,6 +521,15 @@ static cublasStatus_t scalars(struct product *p, const void *alpha, const void *
         p->alpha_at = (const float *)alpha;
         p->beta_at = (const float *)beta;
         return device_holds(alpha, 4, "alpha", why) && device_holds(beta, 4, "beta", why)
+                   ? CUBLAS_STATUS_SUCCESS
+                   : CUBLAS_STATUS_INVALID_VALUE;
+    }
+    if (has_alpha_vector(&p->desc)) {
+        p->alpha_vector = 1;
+        p->alpha_at = (const float *)alpha;
+        if (p->desc.pointer_mode == CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST)
+            p->beta = *(const float *)beta;
+        return device_holds(alpha, 4 * p->d.rows, "the vector of alpha", why)
                    ? CUBLAS_STATUS_SUCCESS
                    : CUBLAS_STATUS_INVALID_VALUE;
     }

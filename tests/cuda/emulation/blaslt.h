@@ -39,6 +39,7 @@ struct product {
     void *D, *workspace;
     const float *alpha_at, *beta_at; /* in device memory; NULL: the values are known */
     float alpha, beta;
+    int alpha_vector; /* alpha_at has one for each row */
     size_t workspace_bytes;
     int bias_type;
 };

@@ -34,7 +34,7 @@ static struct {
 
 /* --------------------------------------------------------------------- context switches ------ */
 
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(EMU_UCONTEXT)
 extern "C" void emu_switch(void **save, void *load);
 /* Pushes what a call preserves, exchanges stacks, pops the other's. */
 __asm__(".text\n"

@@ -196,7 +196,8 @@ static void on_fault(int signal, siginfo_t *info, void *context)
     report(!now.self       ? EMU_DEVICE_MEMORY
            : a && a->freed ? EMU_FREED
                            : EMU_BOUNDS,
-           (void *)c->uc_mcontext.gregs[REG_RIP], "touches %p", info->si_addr);
+           (void *)c->uc_mcontext.gregs[REG_RIP], "touches %p%s", info->si_addr,
+           fiber_owns(info->si_addr) ? ": the thread's stack is full" : "");
     if (!now.self)
         exit(97); /* the reports are printed there */
     c->uc_mcontext.gregs[REG_RSP] = (c->uc_mcontext.gregs[REG_RSP] - 256) / 16 * 16 - 8;

@@ -12,6 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#pragma GCC visibility push(default) /* tests find them in the module */
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -46,6 +47,8 @@ struct emu_options {
     int lose_device;     /* from the nth runtime call on the device is lost; 0: never */
     int no_device;       /* 1: a machine without a GPU, 2: without even a driver */
     int eager;           /* operations run when they are queued, not late */
+    int alpha_vectors;   /* cuBLASLt has algorithms that take a vector of alpha: nowhere documented
+                            for these types, so a caller has to do without, too */
 };
 
 /* A fresh device. What the last one left is reported and taken away; its reports are kept. NULL:
@@ -94,5 +97,6 @@ int emu_leaks(void);
 #ifdef __cplusplus
 }
 #endif
+#pragma GCC visibility pop
 
 #endif

@@ -192,6 +192,7 @@ cudaError_t result(cudaError_t error); /* remembers the last error */
 void stick(cudaError_t error);         /* from now on every call returns it */
 cudaError_t sticking(void);
 int architecture(void);
+int takes_alpha_vectors(void);
 extern struct emu_figures figures;
 int fails_allocation(void);
 size_t shared_limit_optin(void);

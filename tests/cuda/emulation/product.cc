@@ -147,7 +147,7 @@ static void finish(const struct product *p, int b, size_t row, size_t col, float
         sum *= ((const float *)m->a_scale)[m->a_mode ? row : 0];
     if (m->b_scale)
         sum *= ((const float *)m->b_scale)[m->b_mode ? col : 0];
-    float x = p->alpha * sum;
+    float x = (p->alpha_vector ? p->alpha_at[row] : p->alpha) * sum;
     if (p->beta != 0.0f)
         x += p->beta * element_load(p->C, at_c, p->c.type);
     if (m->epilogue & CUBLASLT_EPILOGUE_BIAS)
@@ -239,7 +239,7 @@ static cudaError_t touch(const struct product *p)
 cudaError_t product_run(struct operation *self)
 {
     struct product *p = (struct product *)self;
-    if (p->alpha_at)
+    if (p->alpha_at && !p->alpha_vector)
         p->alpha = *p->alpha_at;
     if (p->beta_at)
         p->beta = *p->beta_at;

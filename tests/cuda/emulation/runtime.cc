@@ -50,6 +50,11 @@ int architecture(void)
     return device.architecture;
 }
 
+int takes_alpha_vectors(void)
+{
+    return device.options.alpha_vectors;
+}
+
 size_t shared_limit_optin(void)
 {
     return (size_t)the_architecture()->optin * 1024;
@@ -73,6 +78,7 @@ void emu_open(const struct emu_options *given)
         o.fail_allocation = (int)from_environment("EMU_FAIL_ALLOCATION", 0);
         o.lose_device = (int)from_environment("EMU_LOSE_DEVICE", 0);
         o.no_device = (int)from_environment("EMU_NO_DEVICE", 0);
+        o.alpha_vectors = (int)from_environment("EMU_ALPHA_VECTORS", 0);
     }
     emu_leaks();
     device.options = o;
