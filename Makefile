@@ -231,8 +231,13 @@ tsan:
 tsan_tests := $(call tests_of,proto) $(call tests_of,server) $(B)/tests/kernels/test_device \
               $(B)/tests/model/test_tokenizer $(B)/tests/engine/test_job
 .PHONY: tsan-run
-tsan-run: $(tsan_tests) $(B)/tests/kread-fake $(B)/kreactl
-	$(PYTHON) tests/run --build $(B) --pytest tests/server $(tsan_tests)
+tsan-run: $(tsan_tests) $(B)/tests/kread-fake $(B)/kreactl $(B)/kread-http
+	$(PYTHON) tests/run --build $(B) --pytest tests/server --pytest tests/http $(tsan_tests)
+
+## check-clients: the HTTP shim with real clients, which come from PyPI
+.PHONY: check-clients
+check-clients: all $(B)/tests/kread-fake
+	tests/clients/run $(B)
 
 ## lint: include table, function lengths, formatting, cppcheck
 .PHONY: lint format
@@ -250,8 +255,9 @@ $(B)/bench/%: $(B)/tests/bench/%.o $(lib_engine)
 
 ## bench: ratios of speed, each against something in the same run
 .PHONY: bench
-bench: all $(benches)
+bench: all $(benches) $(B)/tests/kread-fake
 	@for b in $(benches); do echo "== $$(basename $$b)"; $$b || exit 1; done
+	@KREAD_BUILD=$(abspath $(B)) $(PYTHON) tests/bench/http_overhead.py
 
 ## fuzz: build the fuzzers with clang's libFuzzer into build/fuzz/
 .PHONY: fuzz
@@ -260,7 +266,8 @@ fuzz:
 	@for f in $(wildcard tests/fuzz/fuzz_*.c); do \
 	    clang -std=c11 -D_GNU_SOURCE -I. -O1 -g -fsanitize=fuzzer,address,undefined $$f \
 	        $(wildcard proto/*.c daemon/weights/*.c daemon/model/tokenizer*.c kernels/*.c) \
-        $(libs_model) -o $(B)/fuzz/$$(basename $$f .c) || exit 1; done
+	        $(addprefix client/http/,ask.c body.c pngtext.c base64.c guard.c) \
+	        $(libs_model) -o $(B)/fuzz/$$(basename $$f .c) || exit 1; done
 
 # ----------------------------------------------------------------------------------- set-up -------
 ## deps: install the packages that build, tests and lint need (Debian, Ubuntu)

@@ -255,5 +255,5 @@ int kr_download(struct kr_device *dev, struct kr_tensor t, float *host)
     if (kr_device_sync(dev) != KR_FINE)
         return -1;
     dev->backend->download(dev, t, host);
-    return 0;
+    return dev->fault == KR_FINE ? 0 : -1;
 }

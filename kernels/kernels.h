@@ -181,7 +181,8 @@ enum kr_residency {
     KR_STREAM /* through a ring: while one is used the next ones are copied, in the plan's order */
 };
 
-/* Between jobs. ring: bytes for KR_STREAM, at least what kr_plan_weights() says. */
+/* Between jobs. ring: bytes for KR_STREAM, at least what kr_plan_weights() says. Gives all copies
+ * back, so call it, too, when other weights lie at the addresses of earlier ones. */
 void kr_device_residency(struct kr_device *dev, enum kr_residency residency, size_t ring);
 void kr_stage_end(struct kr_device *dev); /* the weights used since the last one are done with */
 size_t kr_weights_held(const struct kr_device *dev); /* bytes of device memory that they take now */
@@ -225,7 +226,8 @@ enum kr_act { KR_ACT_NONE, KR_ACT_GELU_TANH, KR_ACT_SILU };
  * While planning it fills zeros and returns 0. */
 void kr_upload(struct kr_device *dev, struct kr_tensor t, const float *host);
 int kr_download(struct kr_device *dev, struct kr_tensor t, float *host);
-void kr_copy(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x); /* converts */
+void kr_copy(struct kr_device *dev, struct kr_tensor out,
+             struct kr_tensor x); /* converts; both may be columns, then as many in both */
 
 /* In all three maps x may be an input.
  *

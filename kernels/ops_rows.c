@@ -9,9 +9,11 @@
 void kr_copy(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x)
 {
     if (KR_FITS(dev, "kr_copy",
-                is_real(&out) && is_real(&x) && kr_count(&out) == kr_count(&x) &&
+                is_columns(&out) && is_columns(&x) && kr_count(&out) == kr_count(&x) &&
+                    ((!out.stride && !x.stride) || kr_cols(&out) == kr_cols(&x)) &&
                     is_apart(&out, &x),
-                "as many elements in out as in x", {"out", &out}, {"x", &x}) &&
+                "as many elements in out as in x, and as many columns where either is columns",
+                {"out", &out}, {"x", &x}) &&
         kr_live(dev))
         dev->backend->copy(dev, out, x);
 }

@@ -183,8 +183,11 @@ enum body_found body_text(const json_t *object, const char *key, const char **va
     if (v == NULL || json_is_null(v)) {
         return BODY_ABSENT;
     }
+    if (!json_is_string(v)) {
+        return BODY_STRANGE;
+    }
     *value = json_string_value(v);
-    return found(*value != NULL);
+    return BODY_FOUND;
 }
 
 bool body_true(const json_t *object, const char *key)

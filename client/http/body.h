@@ -27,7 +27,8 @@ enum body_found {
     BODY_STRANGE /* of another type, or no number */
 };
 
-/* A number beyond the range of int64_t becomes its nearest end. */
+/* *value is set only where it is found. A number beyond the range of int64_t becomes its nearest
+ * end. */
 enum body_found body_int(const json_t *object, const char *key, int64_t *value);
 enum body_found body_real(const json_t *object, const char *key, double *value);
 enum body_found body_text(const json_t *object, const char *key, const char **value);

@@ -125,6 +125,16 @@ static json_t *defaults(const struct kr_params *p)
         "output_format", "png", "output_compression", 100);
 }
 
+/* The side of the largest square. */
+static int largest(int64_t max_pixels)
+{
+    int side = 16;
+    while ((int64_t)(side + 16) * (side + 16) <= max_pixels) {
+        side += 16;
+    }
+    return side;
+}
+
 void handle_capabilities(struct request *r)
 {
     const char *name = model(r);
@@ -132,9 +142,11 @@ void handle_capabilities(struct request *r)
         return;
     }
     const struct kr_params *p = &r->shim->up.facts.defaults;
-    json_t *limits = json_pack("{s:i, s:i, s:i, s:i, s:I, s:i}", "min_width", 16, "max_width", 8192,
-                               "min_height", 16, "max_height", 8192, "max_batch_count",
-                               (json_int_t)r->shim->settings.max_count, "max_queue_size", 64);
+    struct policy policy = shim_policy(r->shim);
+    int side = largest(policy.max_pixels);
+    json_t *limits = json_pack("{s:i, s:i, s:i, s:i, s:I, s:i}", "min_width", 16, "max_width", side,
+                               "min_height", 16, "max_height", side, "max_batch_count",
+                               (json_int_t)policy.max_count, "max_queue_size", 64);
     request_answer(
         r, answer_value(
                MHD_HTTP_OK,

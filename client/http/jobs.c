@@ -157,8 +157,8 @@ static json_t *seconds_in(const struct kr_value *map, const char *key)
 static json_t *progress_of(const struct errand *e, const struct kr_value *job,
                            const struct kr_value *progress)
 {
-    static const char *const copied[] = {"stage", "step",    "steps",     "image",
-                                         "count", "elapsed", "remaining", NULL};
+    static const char *const copied[] = {"stage",   "step",      "steps", "image",
+                                         "elapsed", "remaining", NULL};
     const struct kr_value *from = kr_value_nil(progress) ? job : progress;
     const void *preview;
     size_t size;
@@ -168,6 +168,7 @@ static json_t *progress_of(const struct errand *e, const struct kr_value *job,
         const struct kr_value *v = progress ? kr_value_get(progress, copied[i]) : NULL;
         json_object_set_new(json, copied[i], upstream_json(v));
     }
+    json_object_set_new(json, "count", upstream_json(kr_value_get(job, "count")));
     json_object_set_new(json, "wait", upstream_json(kr_value_get(from, "wait")));
     json_object_set_new(json, "position", upstream_json(kr_value_get(from, "position")));
     kr_value_int(kr_value_get(progress, "step"), &step);

@@ -112,7 +112,7 @@ static void keep(struct listen_set *set, int fd)
     socklen_t length = sizeof bound;
     set->fds[set->count] = fd;
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); /* systemd's may block */
-    if (getsockname(fd, &bound.sa, &length) == 0) { /* the port of :0 */
+    if (getsockname(fd, &bound.sa, &length) == 0) {      /* the port of :0 */
         write_name(&bound, set->names[set->count], sizeof set->names[0]);
     }
     set->count++;

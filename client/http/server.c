@@ -19,6 +19,7 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -428,6 +429,32 @@ static enum MHD_Result queue(struct request *r)
     return result;
 }
 
+static enum MHD_Result count_lengths(void *user, enum MHD_ValueKind kind, const char *name,
+                                     const char *value)
+{
+    int *count = user;
+    (void)kind;
+    (void)value;
+    *count += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ||
+              strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    return MHD_YES;
+}
+
+/* A body whose end can be read in two ways may be read in the other way by a proxy in front. */
+static void refuse_two_lengths(struct request *r)
+{
+    int count = 0;
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_lengths, &count);
+    if (count > 1) {
+        answer_free(r->answer);
+        r->answer = NULL;
+        struct answer *a = error_answer(r->family, MHD_HTTP_BAD_REQUEST, "two lengths", NULL,
+                                        "the request says the length of its body more than once");
+        answer_header(a, MHD_HTTP_HEADER_CONNECTION, "close");
+        request_answer(r, a);
+    }
+}
+
 /* The headers are there. What can be refused now is refused after the body was read, if it is small
  * enough to be read: a client that is still sending would not hear it. */
 static enum MHD_Result begin(struct server *server, struct MHD_Connection *connection,
@@ -444,6 +471,7 @@ static enum MHD_Result begin(struct server *server, struct MHD_Connection *conne
     r->connection = connection;
     r->since = client_now();
     routes_find(r, method, url);
+    refuse_two_lengths(r);
     if (r->answer == NULL && announced(r) > (uint64_t)r->shim->settings.max_body) {
         too_large(r);
     }

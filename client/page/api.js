@@ -53,8 +53,8 @@ const SENTENCES = {
     503: "kread is away.",
 };
 
-function pause(seconds) {
-    return seconds > 0 ? ` Try again in ${seconds} s.` : "";
+function pause(text, seconds) {
+    return seconds > 0 && !/try again/i.test(text) ? ` Try again in ${seconds} s.` : "";
 }
 
 async function failure(response) {
@@ -68,7 +68,7 @@ async function failure(response) {
     }
     const known = typeof told === "string" && told !== "" ? sentence(told) : SENTENCES[response.status];
     const text = known ?? `The server failed with status ${response.status}.`;
-    return new ApiError(response.status, text + pause(retryAfter), retryAfter);
+    return new ApiError(response.status, text + pause(text, retryAfter), retryAfter);
 }
 
 export function sentence(text) {

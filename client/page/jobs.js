@@ -47,7 +47,7 @@ export function wake() {
 
 async function lookAtPreview(job) {
     const url = job.state.progress?.preview_url;
-    if (!url || url === job.previewUrl)
+    if (!url || url === job.previewUrl || job.state.status !== "generating")
         return;
     job.previewUrl = url;
     try {

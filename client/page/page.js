@@ -359,7 +359,7 @@ async function start() {
     stage.start(remove);
     const job = jobs.all()[0], newest = history.all()[0];
     stage.show(job ? stage.names.job(job.id) : newest ? stage.names.picture(newest.key) : "");
-    if (matchMedia("(pointer: fine)").matches)
+    if (!matchMedia("(pointer: coarse)").matches) // there it would bring up a keyboard
         $("prompt").focus({preventScroll: true});
 }
 

@@ -95,13 +95,13 @@ async function textsOf(bytes, name) {
 
 /* ------------------------------------------------------------------------- the values --- */
 
-const whole = (least, most) => value => {
-    const n = Number(value);
-    return Number.isInteger(n) && n >= least && n <= most ? n : undefined;
-};
 const real = (least, most) => value => {
-    const n = typeof value === "string" && value.trim() === "" ? NaN : Number(value);
-    return Number.isFinite(n) && n >= least && n <= most ? n : undefined;
+    const n = typeof value === "number" || /\d/.test(value) && typeof value === "string" ? Number(value) : NaN;
+    return n >= least && n <= most ? n : undefined;
+};
+const whole = (least, most) => value => {
+    const n = real(least, most)(value);
+    return Number.isInteger(n) ? n : undefined;
 };
 const word = (...words) => value => words.includes(value) ? value : undefined;
 const text = value => typeof value === "string" ? value.slice(0, 65536) : undefined;

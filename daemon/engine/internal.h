@@ -50,9 +50,10 @@ struct engine {
     bool cuda;             /* what dev is */
     char device_name[96], device_why[400];
     enum engine_residency residency;
-    bool residency_chosen; /* not set by the owner: a job that is too large may go lower */
-    atomic_size_t
-        idle_free; /* bytes of a device's own memory, without arena and weights; any thread */
+    bool residency_chosen;         /* not set by the owner: a job that is too large may go lower */
+    enum engine_residency applied; /* the worker's: what dev has now; 0: nothing yet */
+    size_t ring;                   /* the worker's: of it, with ENGINE_STREAM */
+    atomic_size_t idle_free;       /* of a device's own memory, nothing loaded; any thread */
     char residency_why[256];
     struct kr_params profile_defaults, generation_defaults;
     int64_t max_pixels, max_steps, max_count;
@@ -80,7 +81,7 @@ struct plan plan_default(const struct engine *e);
 size_t plan_free_memory(const struct engine *e); /* what a new job could have */
 void plan_stage_begin(const struct engine *e, enum part part);
 void plan_stage_end(const struct engine *e, enum part part);
-void plan_apply(const struct engine *e, const struct plan *plan); /* the worker's, between jobs */
+void plan_apply(struct engine *e, const struct plan *plan); /* the worker's, between jobs */
 void plan_step_end(const struct engine *e);
 /* Measures what is free while no job runs; the worker's, and engine_open()'s. */
 void plan_measure(struct engine *e);

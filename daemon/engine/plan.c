@@ -316,7 +316,14 @@ void plan_step_end(const struct engine *e)
         weights_release(e->parts.file[PART_DIFFUSION_MODEL]);
 }
 
-void plan_apply(const struct engine *e, const struct plan *plan)
+/* Changing either gives all copies back, so what will do is left alone. */
+void plan_apply(struct engine *e, const struct plan *plan)
 {
+    bool ring_fits = e->ring <= plan->ring && e->ring >= plan->weights[ENGINE_STREAM];
+
+    if (e->applied == plan->residency && (e->applied != ENGINE_STREAM || ring_fits))
+        return;
+    e->applied = plan->residency;
+    e->ring = plan->ring;
     kr_device_residency(e->dev, residencies[plan->residency], plan->ring);
 }

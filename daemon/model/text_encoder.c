@@ -189,11 +189,10 @@ static void feed_forward(const struct text_layer *l, struct kr_device *dev, stru
 /* out[i, tap] = x[skip + i] */
 static void keep_tap(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x, int64_t tap)
 {
-    int64_t n = out.dim[0], skip = x.dim[0] - n;
-    struct kr_tensor rows = kr_reshape(out, n * TEXT_TAPS, out.dim[2], 0, 0);
+    int64_t n = out.dim[0], width = out.dim[2];
+    struct kr_tensor wide = kr_reshape(out, n, TEXT_TAPS * width, 0, 0);
 
-    for (int64_t i = 0; i < n; i++)
-        kr_copy(dev, kr_slice(rows, i * TEXT_TAPS + tap, 1), kr_slice(x, skip + i, 1));
+    kr_copy(dev, kr_columns(wide, tap * width, width), kr_slice(x, x.dim[0] - n, n));
 }
 
 void text_encoder_forward(const struct text_encoder *te, struct kr_device *dev, const int32_t *ids,

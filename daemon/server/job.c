@@ -325,6 +325,7 @@ void job_end(struct job *job, const struct kr_err *err)
     job->position = 0;
     jobs->attached -= !job->detach;
     jobs->crowded = true;
+    server->untidy = true;
     *(job->state == JOB_DONE        ? &jobs->done
       : job->state == JOB_CANCELLED ? &jobs->cancelled
                                     : &jobs->failed) += 1;

@@ -138,6 +138,10 @@ static void write_record(struct kr_out *out, const struct job *job, enum kr_reco
     };
     for (int64_t i = 0; i < job->params.count; i++)
         r.fetched |= (uint64_t)job->pictures[i].fetched << i;
+    /* One that follows from a large size may be more than a request may ask for; left out, it
+     * follows again. */
+    if (r.params.mu < kr_fields[KR_F_MU].min || r.params.mu > kr_fields[KR_F_MU].max)
+        r.params.set &= ~kr_bit(KR_F_MU);
     kr_record_write(out, &r);
 }
 
@@ -192,9 +196,18 @@ int keep_admits(const struct server *server, struct kr_err *err)
 
 struct task *keep_accept(struct job *job, void (*done)(struct task *), struct kr_err *err)
 {
+    struct kr_record again;
     struct task *task = record_task(job, KR_RECORD_QUEUED, work_accept, done, err);
-    if (task)
-        push(task);
+    if (!task)
+        return NULL;
+    if (kr_record_read(&again, task->data, task->size, err) <
+        0) { /* what is accepted can be read */
+        free(task->data);
+        free(task);
+        return NULL;
+    }
+    kr_record_fini(&again);
+    push(task);
     return task;
 }
 

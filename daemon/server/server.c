@@ -10,6 +10,7 @@
  */
 #include <assert.h>
 #include <errno.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -246,6 +247,10 @@ static void on_tick(uv_timer_t *timer)
 {
     struct server *server = timer->data;
     health_check(server);
+    if (server->untidy && !server->running) {
+        server->untidy = false;
+        malloc_trim(0); /* pictures left holes; while nothing runs nobody waits for this */
+    }
     server->jobs.crowded = true; /* kept pictures grow old */
     server_step(server);
 }

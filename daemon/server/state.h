@@ -51,6 +51,7 @@ struct server {
     bool accept_owed; /* a client waits because there was no memory for it */
     enum server_phase phase;
     enum server_end end;
+    bool untidy;    /* jobs ended since memory was last given back */
     bool hurry;     /* told to stop twice */
     bool cancelled; /* the running job, because its time is over */
     char told[120]; /* to the service manager, last */

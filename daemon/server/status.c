@@ -45,13 +45,14 @@ static void put_spool(struct kr_out *out, const struct server *server)
         queued += job->detach && !job_ended(job);
     }
     kr_out_key(out, "spool");
-    kr_out_map(out, 8);
+    kr_out_map(out, 9);
     kr_out_pair_text(out, "folder", server->options.state_dir);
     kr_out_pair_bool(out, "usable", usable);
     kr_out_pair_text(out, "why", usable ? NULL : keep->unusable.text);
     kr_out_pair_int(out, "jobs", records);
     kr_out_pair_int(out, "unfinished", queued);
     kr_out_pair_int(out, "images", keep->images);
+    kr_out_pair_int(out, "bytes", keep->bytes);
     kr_out_pair_int(out, "fetched", keep->fetched);
     kr_out_pair_int(out, "damaged", keep->damaged);
 }

@@ -5,8 +5,8 @@
  * values, which are rescaled when a larger score turns up. Scores exist in registers only.
  *
  * attend_narrow() is for heads of 32, 64 and 128: four warps with 32 queries each, whose products
- * share every fragment of K and V between two tiles of queries. While scores are computed the values
- * are under way, and the next keys while the values are summed.
+ * share every fragment of K and V between two tiles of queries. While scores are computed the
+ * values are under way, and the next keys while the values are summed.
  *
  * attend_wide() is for larger heads (the VAE has one of 384): eight warps, 16 queries and half of a
  * block's keys each, then half of the values' columns. Queries, keys and values come in chunks of
@@ -21,7 +21,8 @@
 
 #include <math.h>
 
-namespace {
+namespace
+{
 
 enum {
     NARROW_QUERIES = 128,
@@ -29,8 +30,8 @@ enum {
     WIDE_QUERIES = 64,
     WIDE_KEYS = 64,
     WIDE_THREADS = 256,
-    WIDE_COLS = 64,   /* of a chunk */
-    WIDE_CHUNKS = 6,  /* of values that a block keeps the sums of */
+    WIDE_COLS = 64,  /* of a chunk */
+    WIDE_CHUNKS = 6, /* of values that a block keeps the sums of */
     WIDE_STAGES = 3,
     WIDE_STAGE = 2 * 64 * 64, /* values: a chunk of queries and one of keys, or one of values */
     GATHER_THREADS = 256
@@ -45,7 +46,7 @@ struct walk {
     rows q, k, v;
     void *out; /* [batch * n, heads * d] */
     int n, m, d, heads, kv_heads;
-    int chunks;  /* of 64 columns, of a wide head */
+    int chunks; /* of 64 columns, of a wide head */
     int causal, out_f32;
     float scale; /* what a score is to be multiplied with to be an exponent of 2 */
 };
@@ -53,8 +54,8 @@ struct walk {
 /* ------------------------------------------------------------------------------ shared ------ */
 
 /* Two neighbouring results of a query. */
-__device__ __forceinline__ void put_pair(const walk &w, int64_t query, int head, int column, float a,
-                                         float b)
+__device__ __forceinline__ void put_pair(const walk &w, int64_t query, int head, int column,
+                                         float a, float b)
 {
     int64_t at = (query * w.heads + head) * w.d + column;
     if (w.out_f32) {
@@ -146,8 +147,8 @@ __device__ __forceinline__ void narrow_scores(float s[2][KEYS / 8][4], const __n
 
 /* Scores become weights; what was summed so far shrinks to the new top. */
 template <int D, int KEYS>
-__device__ __forceinline__ void narrow_weights(float s[KEYS / 8][4], float o[D / 8][4], float top[2],
-                                               float sum[2], float scale)
+__device__ __forceinline__ void narrow_weights(float s[KEYS / 8][4], float o[D / 8][4],
+                                               float top[2], float sum[2], float scale)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
@@ -188,7 +189,8 @@ __device__ __forceinline__ void narrow_values(float o[2][D / 8][4], float s[2][K
         for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
-                a[r][j] = pack_bf16(s[r][2 * i + j / 2][j % 2 * 2], s[r][2 * i + j / 2][j % 2 * 2 + 1]);
+                a[r][j] =
+                    pack_bf16(s[r][2 * i + j / 2][j % 2 * 2], s[r][2 * i + j / 2][j % 2 * 2 + 1]);
 #pragma unroll
         for (int c = 0; c < D / 16; c++) {
             uint32_t b[4];
@@ -223,7 +225,8 @@ __device__ __forceinline__ void narrow_put(const walk &w, float o[D / 8][4], con
 template <int D, int KEYS>
 __global__ void __launch_bounds__(NARROW_THREADS, 2) attend_narrow(const walk w)
 {
-    __nv_bfloat16 *q = (__nv_bfloat16 *)dynamic_shared, *k = q + NARROW_QUERIES * D, *v = k + KEYS * D;
+    __nv_bfloat16 *q = (__nv_bfloat16 *)dynamic_shared, *k = q + NARROW_QUERIES * D,
+                  *v = k + KEYS * D;
     int row = (int)threadIdx.x / 32 * 32;
     int kv_head = (int)blockIdx.y * w.kv_heads / w.heads;
     /* The longest walks of a causal mask first. */
@@ -250,8 +253,8 @@ __global__ void __launch_bounds__(NARROW_THREADS, 2) attend_narrow(const walk w)
         cp_async_wait<0>();
         __syncthreads(); /* the values are there, the keys are done with */
         if (key + KEYS < end)
-            tile_fetch<D, KEYS, NARROW_THREADS>(k, from_k + (int64_t)(key + KEYS) * w.k.stride, w.k.stride,
-                                                end - key - KEYS);
+            tile_fetch<D, KEYS, NARROW_THREADS>(k, from_k + (int64_t)(key + KEYS) * w.k.stride,
+                                                w.k.stride, end - key - KEYS);
         cp_async_commit();
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -288,10 +291,10 @@ __device__ __forceinline__ void wide_fetch(wide_ring &ring)
     int left = ring.end - ring.key;
     if (left > 0 && ring.chunk < w.chunks) {
         int at = ring.chunk * WIDE_COLS;
-        tile_fetch<WIDE_COLS, WIDE_QUERIES, WIDE_THREADS>(to, ring.q + at, w.q.stride, ring.queries);
-        tile_fetch<WIDE_COLS, WIDE_KEYS, WIDE_THREADS>(to + WIDE_STAGE / 2,
-                                                       ring.k + (int64_t)ring.key * w.k.stride + at,
-                                                       w.k.stride, left);
+        tile_fetch<WIDE_COLS, WIDE_QUERIES, WIDE_THREADS>(to, ring.q + at, w.q.stride,
+                                                          ring.queries);
+        tile_fetch<WIDE_COLS, WIDE_KEYS, WIDE_THREADS>(
+            to + WIDE_STAGE / 2, ring.k + (int64_t)ring.key * w.k.stride + at, w.k.stride, left);
     } else if (left > 0) {
         int at = (ring.first + ring.chunk - w.chunks) * WIDE_COLS;
         tile_fetch<WIDE_COLS, WIDE_KEYS, WIDE_THREADS>(
@@ -428,7 +431,8 @@ __device__ __forceinline__ void wide_put(const walk &w, float o[WIDE_CHUNKS][4][
         for (int i = 0; i < WIDE_CHUNKS * 4; i++) {
             int to = (ring.first + i / 4) * WIDE_COLS + column + i % 4 * 8 + lane % 4 * 2;
             if (i / 4 < ring.values)
-                put_pair(w, (int64_t)blockIdx.z * w.n + query + at, head, to, o[i / 4][i % 4][2 * half] * inverse,
+                put_pair(w, (int64_t)blockIdx.z * w.n + query + at, head, to,
+                         o[i / 4][i % 4][2 * half] * inverse,
                          o[i / 4][i % 4][2 * half + 1] * inverse);
         }
     }
@@ -471,7 +475,8 @@ __global__ void __launch_bounds__(WIDE_THREADS) attend_wide(const walk w)
 /* out[rows][heads][to] = x's [rows][heads][d], rows `stride` apart, and zeros */
 template <typename X>
 __global__ void __launch_bounds__(GATHER_THREADS)
-    gather(__nv_bfloat16 *out, const X *x, int64_t count, int64_t stride, int64_t heads, int d, int to)
+    gather(__nv_bfloat16 *out, const X *x, int64_t count, int64_t stride, int64_t heads, int d,
+           int to)
 {
     int64_t i = (int64_t)blockIdx.x * GATHER_THREADS + threadIdx.x;
     if (i >= count)
@@ -535,10 +540,10 @@ rows bring_rows(struct cuda_device *cuda, const struct kr_tensor *t, int64_t hea
 void run(struct cuda_device *cuda, void (*kernel)(walk), dim3 grid, unsigned threads, size_t shared,
          const walk &w)
 {
-    if (cuda_ok(cuda,
-                cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                     (int)shared),
-                "cudaFuncSetAttribute"))
+    if (cuda_ok(
+            cuda,
+            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared),
+            "cudaFuncSetAttribute"))
         launch(cuda, kernel, grid, dim3(threads), shared, w);
 }
 
@@ -553,8 +558,8 @@ void run_wide(struct cuda_device *cuda, const walk &w, int64_t batch)
     int groups = (w.chunks + WIDE_CHUNKS - 1) / WIDE_CHUNKS;
     dim3 grid((unsigned)cuda_pieces(w.n, WIDE_QUERIES), (unsigned)(w.heads * groups),
               (unsigned)batch);
-    run(cuda, attend_wide, grid, WIDE_THREADS,
-        WIDE_STAGES * WIDE_STAGE * 2 + sizeof(wide_exchange), w);
+    run(cuda, attend_wide, grid, WIDE_THREADS, WIDE_STAGES * WIDE_STAGE * 2 + sizeof(wide_exchange),
+        w);
 }
 
 /* With room for it two blocks of 48 keys share a processor, else two of 32. */

@@ -17,9 +17,16 @@
 
 #include <cuda_fp16.h>
 
-namespace {
+namespace
+{
 
-enum { PIXELS = 128, DEPTH = 32, RING = 3, THREADS = 128, PER_THREAD = PIXELS * DEPTH / PIECE / THREADS };
+enum {
+    PIXELS = 128,
+    DEPTH = 32,
+    RING = 3,
+    THREADS = 128,
+    PER_THREAD = PIXELS * DEPTH / PIECE / THREADS
+};
 
 struct picture {
     const void *x;

@@ -8,7 +8,7 @@
  * for expanding.
  *
  * bfloat16: other weights than bfloat16 are expanded a panel of rows at a time into scratch of
- * EXPANDED bytes, so no weight exists expanded as a whole. That reads and writes memory, but beside
+ * bounded size, so no weight exists expanded as a whole. That reads and writes memory, but beside
  * thousands of tokens it is a few hundredths of the product's time.
  *
  * Direct (stored.cu): few rows, and whatever cuBLASLt refuses.
@@ -19,11 +19,13 @@
  */
 #include "kernels/cuda/products.cuh"
 
-namespace {
+int64_t cuda_expanded = 6144 * 6144 * 2; /* the whole of all but the largest weights */
+
+namespace
+{
 
 enum {
-    FEW = 4, /* rows */
-    EXPANDED = 64 << 20,
+    FEW = 4,   /* rows */
     PANEL = 64 /* rows of W that a panel has a multiple of, unless it is the last */
 };
 
@@ -194,8 +196,8 @@ const float *row_factors(const struct linear_op *op)
     if (op->gate)
         factors = (float *)kr_scratch(&cuda->base, bytes);
     else
-        factors = (float *)cuda_made(cuda, (const char *)op->w[0]->data + op->count - 1, bytes,
-                                     &fresh);
+        factors =
+            (float *)cuda_made(cuda, (const char *)op->w[0]->data + op->count - 1, bytes, &fresh);
     if (fresh && factors && kr_live(&cuda->base))
         cuda_fill_factors(cuda, factors, op->w, op->count, op->gate);
     return factors;
@@ -281,8 +283,9 @@ void bring_bf16(const struct linear_op *op, struct kr_tensor x)
 
 int64_t panel_of(const struct linear_op *op)
 {
-    int64_t fitting = EXPANDED / (op->depth * 2) / PANEL * PANEL;
-    return op->w[0]->dtype == KR_BF16 ? op->wide : cuda_least(fitting > PANEL ? fitting : +PANEL, op->wide);
+    int64_t fitting = cuda_expanded / (op->depth * 2) / PANEL * PANEL;
+    return op->w[0]->dtype == KR_BF16 ? op->wide
+                                      : cuda_least(fitting > PANEL ? fitting : +PANEL, op->wide);
 }
 
 /* Whether it did. */

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-namespace {
+namespace
+{
 
 enum { KEPT = 512 /* then all are forgotten: pictures of many sizes came by */ };
 
@@ -32,7 +33,8 @@ struct cuda_products {
     int count;
 };
 
-namespace {
+namespace
+{
 
 /* --------------------------------------------------------------------------- describing ------ */
 
@@ -76,11 +78,10 @@ int describe(kept *k)
      * rounding to FP8, and adding up in full costs a tenth of the speed. */
     if (fp8 && !set(k->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)1))
         return 0;
-    if (p->factors == PRODUCT_ROWS &&
-        (!set(k->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
-              (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F) ||
-         !set(k->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
-              (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)))
+    if (p->factors == PRODUCT_ROWS && (!set(k->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+                                            (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F) ||
+                                       !set(k->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+                                            (int32_t)CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)))
         return 0;
     return 1;
 }
@@ -221,9 +222,9 @@ void cuda_product_run(struct cuda_device *cuda, const struct cuda_product *p,
         return;
     }
     for (int i = 0; i < cuda->streams; i++) {
-        cublasStatus_t status = cublasLtMatmul(cuda->blas, k->desc, by, o->w, k->w, o->x, k->x, &beta,
-                                               o->out, k->out, o->out, k->out, &k->algo, workspace,
-                                               cuda->workspace_size, cuda->stream[i]);
+        cublasStatus_t status = cublasLtMatmul(cuda->blas, k->desc, by, o->w, k->w, o->x, k->x,
+                                               &beta, o->out, k->out, o->out, k->out, &k->algo,
+                                               workspace, cuda->workspace_size, cuda->stream[i]);
         if (i > 0 && status != CUBLAS_STATUS_SUCCESS)
             cuda_record_failed(cuda);
         else if (i == 0 && !cuda_blas_ok(cuda, status, "cublasLtMatmul"))

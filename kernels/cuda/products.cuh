@@ -20,10 +20,10 @@ enum cuda_factors_of {
  * algorithm. There are no unused bytes, so two are compared as memory. */
 struct cuda_product {
     int64_t n, out, in;
-    int64_t stride;                /* of out, in elements */
-    int32_t factors;               /* enum cuda_factors_of */
-    int32_t to;                    /* KR_F32 or KR_BF16 */
-    int32_t add, gated, bias;      /* gated: alpha is a vector of N */
+    int64_t stride;                      /* of out, in elements */
+    int32_t factors;                     /* enum cuda_factors_of */
+    int32_t to;                          /* KR_F32 or KR_BF16 */
+    int32_t add, gated, bias;            /* gated: alpha is a vector of N */
     int32_t align_w, align_x, align_out; /* bytes that addresses are a multiple of */
 };
 
@@ -31,7 +31,7 @@ struct cuda_operands {
     const void *w, *x;
     void *out;
     float alpha;
-    const float *gate, *bias;         /* F32 [N], where the product has them */
+    const float *gate, *bias;           /* F32 [N], where the product has them */
     const float *w_factors, *x_factors; /* [N] and [n], or none and [1] */
 };
 
@@ -44,6 +44,11 @@ int cuda_product_exists(struct cuda_device *cuda, const struct cuda_product *p);
 /* Queues it; it has to exist. */
 void cuda_product_run(struct cuda_device *cuda, const struct cuda_product *p,
                       const struct cuda_operands *o);
+
+/* --------------------------------------------------------------------------- linear.cu ------ */
+
+/* Bytes of scratch that weights are expanded into; tests make it smaller. */
+extern int64_t cuda_expanded;
 
 /* --------------------------------------------------------------------------- stored.cu ------ */
 

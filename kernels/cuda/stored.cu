@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Kernels that read weights and inputs in the types that they are stored in: expanding to bfloat16,
- * quantizing, and the linear map for which cuBLASLt is no use: few rows (a step's time is one), where
- * W is read once at the width that it has, and shapes that the library refuses.
+ * quantizing, and the linear map for which cuBLASLt is no use: few rows (a step's time is one),
+ * where W is read once at the width that it has, and shapes that the library refuses.
  */
 #include "kernels/cuda/elements.cuh"
 #include "kernels/cuda/products.cuh"
 
 #include <cuda_fp16.h>
 
-namespace {
+namespace
+{
 
 enum { ROWS = 4 /* of x, that a warp multiplies with a row of W */ };
 
@@ -20,7 +21,8 @@ struct e5m2 {
     uint8_t bits;
 };
 
-/* A small float's exponent and mantissa, shifted to an F32's, are the value but for a power of 2. */
+/* A small float's exponent and mantissa, shifted to an F32's, are the value but for a power of 2.
+ */
 __device__ __forceinline__ float value(e4m3 x)
 {
     uint32_t magnitude = x.bits & 0x7fu, sign = (x.bits & 0x80u) << 24;
@@ -66,7 +68,8 @@ template <typename F> void of_type(enum kr_dtype dtype, const void *at, F f)
 }
 
 /* WIDE elements in one access, or two of 16 bytes. */
-template <typename W> struct __align__(sizeof(W) * WIDE > 16 ? 16 : sizeof(W) * WIDE) pack {
+template <typename W> struct __align__(sizeof(W) * WIDE > 16 ? 16 : sizeof(W) * WIDE) pack
+{
     W x[WIDE];
 };
 
@@ -245,7 +248,8 @@ void cuda_dequantize(struct cuda_device *cuda, struct kr_tensor out, struct kr_t
     int n = cols % WIDE == 0 && (uintptr_t)x.data % WIDE == 0 ? WIDE : 1;
     launch(cuda, n == WIDE ? dequantize<WIDE> : dequantize<1>,
            dim3(cuda_blocks(count, BLOCK_THREADS * n)), dim3(BLOCK_THREADS), 0,
-           (uint16_t *)out.data, (const e4m3 *)x.data, (const float *)cuda_factors(&x), count, cols);
+           (uint16_t *)out.data, (const e4m3 *)x.data, (const float *)cuda_factors(&x), count,
+           cols);
 }
 
 void cuda_quantize_tensor(struct cuda_device *cuda, void *out, float *factor, float *parts,
@@ -275,8 +279,8 @@ void cuda_fill_factors(struct cuda_device *cuda, float *out, const struct kr_wei
         f.end[i] = end;
         f.scale[i] = i < count ? w[i]->scale : 1.0f;
     }
-    launch(cuda, fill_factors, dim3(cuda_blocks(end, BLOCK_THREADS)), dim3(BLOCK_THREADS), 0, out, f,
-           gate, end);
+    launch(cuda, fill_factors, dim3(cuda_blocks(end, BLOCK_THREADS)), dim3(BLOCK_THREADS), 0, out,
+           f, gate, end);
 }
 
 void cuda_direct(struct cuda_device *cuda, const struct cuda_direct *d)

@@ -3,9 +3,10 @@
  * Tiles of bfloat16 values in shared memory, and the way from there into the registers of a warp's
  * products: what attention.cu and conv.cu share.
  *
- * A tile is rows of COLS values, in pieces of 16 bytes. The pieces of a row are swapped by the row's
- * number, so that the same piece of eight rows lies in eight different groups of banks: neither the
- * copies that fill a tile nor ldmatrix, which reads eight rows at once, wait for a bank.
+ * A tile is rows of COLS values, in pieces of 16 bytes. The pieces of a row are swapped by the
+ * row's number, so that the same piece of eight rows lies in eight different groups of banks:
+ * neither the copies that fill a tile nor ldmatrix, which reads eight rows at once, wait for a
+ * bank.
  */
 #ifndef KR_CUDA_TILES_CUH
 #define KR_CUDA_TILES_CUH
@@ -25,8 +26,8 @@ template <int COLS> __device__ __forceinline__ int tile_at(int row, int piece)
 
 /* A warp reads 16 rows and 16 columns of a tile at a time. Where a lane's part lies in the first
  * such square; as rows come by 16 and columns by even pieces, it lies in all others at this offset
- * with the column's bits turned over. The first is for a, and for b where the tile's rows are summed
- * over; the second for b where its columns are. */
+ * with the column's bits turned over. The first is for a, and for b where the tile's rows are
+ * summed over; the second for b where its columns are. */
 template <int COLS> __device__ __forceinline__ int tile_lane()
 {
     int lane = (int)threadIdx.x % 32;
@@ -41,8 +42,8 @@ template <int COLS> __device__ __forceinline__ int tile_lane_b()
 
 /* r: rows row..row + 16, columns column..column + 16 of a tile, as a, or as b of two products. */
 template <int COLS>
-__device__ __forceinline__ void tile_read(uint32_t r[4], const __nv_bfloat16 *tile, int lane, int row,
-                                          int column)
+__device__ __forceinline__ void tile_read(uint32_t r[4], const __nv_bfloat16 *tile, int lane,
+                                          int row, int column)
 {
     ldmatrix_x4(r, tile + row * COLS + (lane ^ column));
 }

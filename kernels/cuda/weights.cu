@@ -16,6 +16,7 @@
 #include "kernels/cuda/weights.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int cuda_weights_open(struct cuda_device *cuda)
 {
@@ -31,19 +32,21 @@ int cuda_weights_open(struct cuda_device *cuda)
 
 /* --------------------------------------------------------------------------- table ------ */
 
-static int is_weight(const struct weight *w, const void *data, size_t bytes, int made)
+/* All of its parts: where one file was, another may be now. */
+static int is_weight(const struct weight *known, const struct weight *w)
 {
-    return w->part[0].data == data && w->bytes == bytes && w->made == made;
+    return known->made == w->made && known->bytes == w->bytes &&
+           !memcmp(known->part, w->part, sizeof w->part);
 }
 
 /* The one that is expected comes first. -1: not known yet. */
-static int find(const struct cuda_weights *all, const void *data, size_t bytes, int made)
+static int find(const struct cuda_weights *all, const struct weight *w)
 {
     int next = all->last >= 0 ? all->list[all->last].next : -1;
-    if (next >= 0 && is_weight(&all->list[next], data, bytes, made))
+    if (next >= 0 && is_weight(&all->list[next], w))
         return next;
     for (int i = 0; i < all->count; i++)
-        if (is_weight(&all->list[i], data, bytes, made))
+        if (is_weight(&all->list[i], w))
             return i;
     return -1;
 }
@@ -227,7 +230,7 @@ const void *cuda_weight(struct cuda_device *cuda, const struct kr_weight *const 
         w.part[i].bytes = (size_t)(parts[i]->out * parts[i]->in) * kr_dtype_size(parts[i]->dtype);
         w.bytes += w.part[i].bytes;
     }
-    int number = find(all, w.part[0].data, w.bytes, 0);
+    int number = find(all, &w);
     if (number < 0)
         number = add(cuda, &w);
     if (number < 0)
@@ -248,7 +251,7 @@ void *cuda_made(struct cuda_device *cuda, const void *key, size_t bytes, int *fr
     w.part[0].data = key;
     w.bytes = bytes;
     w.made = 1;
-    int number = find(all, key, bytes, 1);
+    int number = find(all, &w);
     *fresh = 1;
     if (number < 0)
         number = add(cuda, &w);

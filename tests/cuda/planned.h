@@ -63,24 +63,34 @@ static inline float *run_planned(struct kr_device *dev, operation *run, const vo
     return result;
 }
 
-/* The devices, the GPU of this architecture; they stay open as long as that does not change. The
- * weights of the last case are forgotten: others may lie at their addresses now. */
-static inline struct devices *devices_of(int architecture)
+/* What cuBLASLt may be able to do or not (emu.h). */
+enum { ALPHA_VECTORS = 1, ROWS_TO_BF16 = 2 };
+
+/* The devices, the GPU of this architecture; they stay open as long as the options do not change.
+ * The weights of the last case are forgotten: others may lie at their addresses now. */
+static inline struct devices *devices_with(int architecture, int quirks)
 {
     static struct devices d;
-    static int opened;
-    if (opened && opened != architecture)
+    static struct emu_options opened;
+    int alpha_vectors = quirks & ALPHA_VECTORS, rows_to_bf16 = quirks & ROWS_TO_BF16;
+    int fits = opened.architecture == architecture && opened.alpha_vectors == alpha_vectors &&
+               opened.rows_to_bf16 == rows_to_bf16;
+    if (opened.architecture && !fits)
         devices_close(&d);
-    if (opened != architecture && architecture) {
-        struct emu_options options = {};
-        options.architecture = architecture;
-        options.memory = (size_t)256 << 20;
-        d = devices_open(&options, 0);
-    }
-    opened = architecture;
+    opened.architecture = architecture;
+    opened.alpha_vectors = alpha_vectors;
+    opened.rows_to_bf16 = rows_to_bf16;
+    opened.memory = (size_t)256 << 20;
+    if (architecture && !fits)
+        d = devices_open(&opened, 0);
     if (architecture)
         kr_device_residency(d.dev[GPU], KR_RESIDENT, 0);
     return &d;
+}
+
+static inline struct devices *devices_of(int architecture)
+{
+    return devices_with(architecture, 0);
 }
 
 /* A group's teardown. */

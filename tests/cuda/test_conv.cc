@@ -96,7 +96,8 @@ static void compare(struct conv_case c, int architecture)
 {
     struct devices *d = devices_of(architecture);
     struct conv_run r = run_of(c);
-    float *got = run_planned(d->dev[GPU], convolve, &r), *want = run_planned(d->dev[CPU], convolve, &r);
+    float *got = run_planned(d->dev[GPU], convolve, &r),
+          *want = run_planned(d->dev[CPU], convolve, &r);
     float bound = 2.0f * (float)(c.in * c.k * c.k) * 0x1p-20f + 1e-6f;
     for (int64_t i = 0; i < c.h * c.w * c.out; i++)
         if (!(fabsf(got[i] - want[i]) <= bound + (c.y == KR_BF16 ? fabsf(want[i]) * 0x1p-8f : 0)))
@@ -112,8 +113,8 @@ static void test_shapes(void **state)
 {
     (void)state;
     static const struct conv_case cases[] = {
-        {9, 16, 16, 16, 1, 1, KR_F32, KR_F32, KR_F32, 1, 0, 0, 0},   /* conv2 */
-        {7, 9, 16, 384, 3, 3, KR_BF16, KR_F32, KR_F32, 1, 0, 0, 0},  /* conv_in */
+        {9, 16, 16, 16, 1, 1, KR_F32, KR_F32, KR_F32, 1, 0, 0, 0},  /* conv2 */
+        {7, 9, 16, 384, 3, 3, KR_BF16, KR_F32, KR_F32, 1, 0, 0, 0}, /* conv_in */
         {11, 13, 96, 96, 3, 3, KR_BF16, KR_BF16, KR_F32, 1, 1, 0, 0},
         {5, 7, 192, 96, 3, 1, KR_F16, KR_BF16, KR_BF16, 1, 0, 0, 0},
         {6, 6, 64, 32, 1, 3, KR_F32, KR_F32, KR_F32, 0, 0, 0, 0},    /* a shortcut */

@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "tests/e2e"))
 from demo_daemon import BUILD, Daemon, golden_shares, within_the_yardstick  # noqa: E402
 
 MODULE = BUILD / "fast/kread-cuda.so"
+pytestmark = pytest.mark.skipif(not MODULE.exists(), reason="built with a sanitizer: no emulation")
 LIMIT = 900  # seconds, for a machine that is busy with other things
 
 

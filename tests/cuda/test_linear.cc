@@ -6,6 +6,8 @@
  */
 #include "tests/cuda/planned.h"
 
+#include "kernels/cuda/products.cuh"
+
 #include "tests/cuda/include/emu_convert.h"
 
 enum { MOST_PARTS = 5 };
@@ -19,10 +21,12 @@ struct linear_case {
     enum kr_act act;
     int bias, gate;
     float scale[MOST_PARTS]; /* 0: as the first one */
-    int full_precision; /* a bit for each part */
+    int full_precision;      /* a bit for each part */
     int architecture;
     enum kr_fp8 fp8;
     int fp8_products; /* how many are expected */
+    int quirks;       /* of cuBLASLt */
+    int64_t expanded; /* bytes at a time; 0: as the device has it */
 };
 
 struct linear_run {
@@ -172,7 +176,7 @@ static float bound_of(const struct linear_run *r, int64_t at, float want)
     float rounded = c->y == KR_BF16 ? fabsf(want) * 0x1p-8f : 0;
     /* A sum that FP8's products hand to the kernel behind them is bfloat16. */
     if (c->map == ADD && c->fp8_products)
-        rounded += (fabsf(want) + fabsf(r->y[at])) * 0x1p-8f;
+        rounded += (fabsf(want) + fabsf(r->y[at]) + fabsf(r->bias[at % r->out])) * 0x1p-8f;
     return rounded + all * (c->gate ? 2.0f : 1.0f) * 0x1p-21f + 1e-5f + fabsf(want) * 1e-5f;
 }
 
@@ -186,9 +190,11 @@ static int part_of(const struct linear_case *c, int64_t column)
 
 static void compare(const struct linear_case *c)
 {
-    struct devices *d = devices_of(c->architecture);
+    struct devices *d = devices_with(c->architecture, c->quirks);
     int64_t before = devices_cuda(d)->products_in_fp8;
+    int64_t expanded = cuda_expanded;
     devices_cuda(d)->fp8 = c->fp8;
+    cuda_expanded = c->expanded ? c->expanded : expanded;
     struct linear_run r = run_of(c);
     float *got = run_planned(d->dev[GPU], map, &r), *want = run_planned(d->dev[CPU], map, &r);
     memcpy(r.seen, r.x, (size_t)(c->n * c->in) * sizeof *r.x);
@@ -200,11 +206,12 @@ static void compare(const struct linear_case *c)
             fail_msg("[%d,%d] to %d in %d parts, %s x %s to %s, map %d, act %d, bias %d, gate %d, "
                      "sm_%d: %d is %g, not %g",
                      (int)c->n, (int)c->in, (int)r.out, r.parts, kr_dtype_name(c->x),
-                     kr_dtype_name(c->stored), kr_dtype_name(c->y), c->map, c->act, c->bias, c->gate,
-                     c->architecture, (int)i, (double)got[i], (double)want[i]);
+                     kr_dtype_name(c->stored), kr_dtype_name(c->y), c->map, c->act, c->bias,
+                     c->gate, c->architecture, (int)i, (double)got[i], (double)want[i]);
     }
     free(plain);
     assert_int_equal(devices_cuda(d)->products_in_fp8 - before, c->fp8_products);
+    cuda_expanded = expanded;
     free(got);
     free(want);
     run_done(&r);
@@ -216,8 +223,9 @@ static void test_stored_types(void **state)
     (void)state;
     static const enum kr_dtype stored[] = {KR_F32, KR_BF16, KR_F16, KR_F8_E4M3, KR_F8_E5M2};
     for (int i = 0; i < 5; i++) {
-        struct linear_case c = {33, 48, {72}, stored[i], KR_BF16, KR_F32, PLAIN, KR_ACT_NONE, 0, 0,
-                                {0.5f}, 0, 80, KR_FP8_BEST, 0};
+        struct linear_case c = {33,    48,          {72}, stored[i], KR_BF16, KR_F32,
+                                PLAIN, KR_ACT_NONE, 0,    0,         {0.5f},  0,
+                                80,    KR_FP8_BEST, 0,    0,         0};
         compare(&c);
         c.n = 1;
         c.x = KR_F32;
@@ -237,15 +245,17 @@ static void test_stored_types(void **state)
 static void test_endings(void **state)
 {
     (void)state;
-    for (int i = 0; i < 48; i++) {
-        struct linear_case c = {20, 64, {48}, KR_BF16, KR_BF16, KR_F32, PLAIN, KR_ACT_NONE, 0, 0,
-                                {1.0f}, 0, 90, KR_FP8_BEST, 0};
+    for (int i = 0; i < 96; i++) {
+        struct linear_case c = {20,    64,          {48}, KR_BF16, KR_BF16, KR_F32,
+                                PLAIN, KR_ACT_NONE, 0,    0,       {1.0f},  0,
+                                90,    KR_FP8_BEST, 0,    0,       0};
         c.bias = i % 2;
         c.y = i / 2 % 2 ? KR_BF16 : KR_F32;
         c.act = (enum kr_act)(i / 4 % 3);
         if (i / 12 % 2)
             c.scale[0] = 0.25f;
-        if (i / 24) {
+        c.quirks = i / 48 ? ALPHA_VECTORS : 0;
+        if (i / 24 % 2) {
             c.map = ADD;
             c.y = KR_F32;
             c.act = KR_ACT_NONE;
@@ -263,9 +273,11 @@ static void test_fp8(void **state)
     static const int architectures[] = {80, 86, 89, 90, 100, 120};
     for (int i = 0; i < 6; i++)
         for (int j = 0; j < 8; j++) {
-            struct linear_case c = {21, 64, {96}, KR_F8_E4M3, KR_BF16, KR_BF16, PLAIN, KR_ACT_NONE,
-                                    0, 0, {0.003f}, 0, 90, KR_FP8_BEST, 0};
+            struct linear_case c = {21,    64,          {96}, KR_F8_E4M3, KR_BF16,  KR_BF16,
+                                    PLAIN, KR_ACT_NONE, 0,    0,          {0.003f}, 0,
+                                    90,    KR_FP8_BEST, 0,    0,          0};
             c.architecture = architectures[i];
+            c.quirks = i % 2 ? ALPHA_VECTORS : ROWS_TO_BF16;
             c.full_precision = j == 1;
             c.fp8 = j == 2 ? KR_FP8_EXPAND : KR_FP8_BEST;
             c.out[0] = j == 3 ? 88 : 96;
@@ -286,13 +298,16 @@ static void test_fp8(void **state)
 static void test_quantized_inputs(void **state)
 {
     (void)state;
-    for (int i = 0; i < 6; i++) {
-        struct linear_case c = {17, 80, {64}, KR_F8_E4M3, KR_F8_E4M3, KR_BF16, PLAIN, KR_ACT_NONE,
-                                0, 0, {0.003f}, 0, 90, KR_FP8_BEST, 1};
-        if (i == 1 || i == 2) {
+    for (int i = 0; i < 9; i++) {
+        struct linear_case c = {17,    80,          {64}, KR_F8_E4M3, KR_F8_E4M3, KR_BF16,
+                                PLAIN, KR_ACT_NONE, 0,    0,          {0.003f},   0,
+                                90,    KR_FP8_BEST, 1,    0,          0};
+        if (i == 1 || i == 2 || i >= 6) {
             c.map = ADD;
             c.y = KR_F32;
-            c.gate = i == 2;
+            c.gate = i == 2 || i == 7;
+            c.bias = i == 8;
+            c.quirks = i >= 6 ? ROWS_TO_BF16 : 0;
         } else if (i == 3) {
             c.stored = KR_BF16; /* can't be multiplied with */
             c.fp8_products = 0;
@@ -313,8 +328,10 @@ static void test_many(void **state)
     static const int architectures[] = {80, 89, 90};
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 7; j++) {
-            struct linear_case c = {18, 48, {64, 16, 16, 64}, KR_BF16, KR_BF16, KR_BF16, MANY,
-                                    KR_ACT_NONE, 0, 0, {1.0f}, 0, 90, KR_FP8_BEST, 0};
+            struct linear_case c = {
+                18, 48, {64, 16, 16, 64}, KR_BF16, KR_BF16, KR_BF16,     MANY, KR_ACT_NONE,
+                0,  0,  {1.0f},           0,       90,      KR_FP8_BEST, 0,    0,
+                0};
             c.architecture = architectures[i];
             c.n = j == 1 ? 2 : 18;
             c.stored = j >= 2 ? KR_F8_E4M3 : KR_BF16;
@@ -323,13 +340,39 @@ static void test_many(void **state)
             if (j == 4)
                 c.out[4] = 32; /* a part too many for one */
             if (j == 5)
-                c.out[1] = 8; /* FP8 wants sixteen */
+                c.out[1] = 8;                  /* FP8 wants sixteen */
             c.full_precision = j == 6 ? 8 : 0; /* the last part goes alone */
             if (j >= 2 && c.architecture >= 89)
-                c.fp8_products = j == 2 ? 1 : j == 3 ? (c.architecture == 90 ? 1 : 3)
-                                 : j == 4 ? 2 : j == 5 ? 0 : 1;
+                c.fp8_products = j == 2   ? 1
+                                 : j == 3 ? (c.architecture == 90 ? 1 : 3)
+                                 : j == 4 ? 2
+                                 : j == 5 ? 0
+                                          : 1;
             compare(&c);
         }
+}
+
+/* Weights that don't fit into the scratch they are expanded in. */
+static void test_panels(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 6; i++) {
+        struct linear_case c = {};
+        c.n = 20;
+        c.in = 40;
+        c.out[0] = i ? 200 : 128; /* the last panel is shorter, or not */
+        c.stored = i % 3 ? KR_F8_E4M3 : KR_F32;
+        c.x = c.y = KR_BF16;
+        c.scale[0] = 0.003f;
+        c.bias = i == 1 || i == 2 || i == 4;
+        c.map = i >= 3 ? ADD : PLAIN;
+        c.y = c.map == ADD || i == 2 ? KR_F32 : KR_BF16;
+        c.gate = i == 4 || i == 5;
+        c.quirks = i == 5 ? ALPHA_VECTORS : 0;
+        c.architecture = 86;
+        c.expanded = 64 * 40 * 2;
+        compare(&c);
+    }
 }
 
 static void test_random_shapes(void **state)
@@ -364,9 +407,10 @@ static void test_random_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stored_types),     cmocka_unit_test(test_endings),
-        cmocka_unit_test(test_fp8),              cmocka_unit_test(test_quantized_inputs),
-        cmocka_unit_test(test_many),             cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_stored_types),  cmocka_unit_test(test_endings),
+        cmocka_unit_test(test_fp8),           cmocka_unit_test(test_quantized_inputs),
+        cmocka_unit_test(test_many),          cmocka_unit_test(test_panels),
+        cmocka_unit_test(test_random_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, close_devices);
 }

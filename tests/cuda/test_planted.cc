@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The product's own kernels once more, each time with one thing taken out of their source that holds
- * them together: the barriers, or the waits for copies. The emulation has to say so.
+ * The product's own kernels once more, each time with one thing taken out of their source that
+ * holds them together: the barriers, or the waits for copies. The emulation has to say so.
  */
 #include "tests/cuda/planned.h"
 
@@ -18,14 +18,16 @@ template <int N> static inline void no_wait()
 }
 
 #define __syncthreads no_barrier
-namespace without_barriers {
+namespace without_barriers
+{
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/conv.cu"
 } // namespace without_barriers
 #undef __syncthreads
 
 #define cp_async_wait no_wait
-namespace without_waits {
+namespace without_waits
+{
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/conv.cu"
 } // namespace without_waits

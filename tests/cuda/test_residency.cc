@@ -16,7 +16,7 @@
 /* Two stages of weights in one mapped file, some of them so large that they are blocks of their
  * own, at odd addresses; pairs of them are used together. */
 enum { STAGES = 2, EACH = 6, WEIGHTS = STAGES * EACH };
-static const int64_t LARGE = 300 * 1000;
+static const int64_t LARGE = 263 * 1000; /* more than fits a slab */
 
 struct model {
     char *map;
@@ -165,7 +165,7 @@ static void run_job(struct kr_device *dev, struct model *m)
     begin(dev, m, plan(dev, m));
     use_stage(dev, m, 0, 1);
     kr_stage_end(dev);
-    use_stage(dev, m, 1, 3);
+    use_stage(dev, m, 1, 2);
     kr_stage_end(dev);
     check_all(dev, m);
     kr_job_end(dev);
@@ -256,7 +256,7 @@ static void test_resident_weights_are_copied_once(void **)
 /* The first stage is skipped, runs twice, or its weights come in any order. */
 static void test_an_order_that_was_not_planned(void **)
 {
-    for (uint64_t seed = 40; seed < 46; seed++) {
+    for (uint64_t seed = 40; seed < 44; seed++) {
         struct devices d = open_devices(seed);
         struct kr_device *dev = d.dev[GPU];
         struct model m = new_model();

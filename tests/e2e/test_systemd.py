@@ -173,6 +173,25 @@ def test_watchdog(tmp_path):
         n.next("WATCHDOG", limit)
 
 
+def test_a_stuck_worker_is_seen(tmp_path):
+    """The loop turns and answers, and the signs of life stop all the same; they come back with the worker."""
+    n = Notify(tmp_path)
+    env = {"NOTIFY_SOCKET": n.path, "WATCHDOG_USEC": "1000000"}
+    with Daemon(tmp_path, "worker_timeout = 1", env=env) as d:
+        c = Client(d)
+        n.next("WATCHDOG")
+        job = c.generate("ms=8000", steps=1)["job"]
+        d.logs("no sign of life")
+        while True:
+            try:
+                n.next("WATCHDOG", 2)
+            except TimeoutError:
+                break
+        assert Client(d).call("status")["running"] == job
+        assert c.finish(job)[0] == "done"
+        n.next("WATCHDOG")
+
+
 def test_no_signs_of_life_where_none_are_wanted(tmp_path):
     n = Notify(tmp_path)
     with Daemon(tmp_path, env={"NOTIFY_SOCKET": n.path}) as d:

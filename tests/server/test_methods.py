@@ -37,6 +37,8 @@ def test_hello(daemon):
     assert answer["version"] == 1 and answer["name"] == "kread" and answer["release"]
     assert c.call("hello", version=1.0)["version"] == 1  # an integral real is an integer
     refused(lambda: c.call("hello", version=2), "bad_version", "2", "1")
+    refused(lambda: c.call("hello", version=0), "bad_version", "0", "1", "update the older")
+    assert c.call("status")["state"] == "ready"  # it may go on, if it can
     refused(lambda: c.call("hello"), "bad_request", "version")
     refused(lambda: c.call("hello", version=1, client=5), "bad_request", "client")
     refused(lambda: c.call("hello", version=1, client="x" * 81), "bad_request", "client")

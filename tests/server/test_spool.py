@@ -3,12 +3,13 @@
 import binascii
 import os
 import signal
+import subprocess
 import time
 
 import msgpack
 import pytest
 
-from harness import Client, Daemon, quick_folder, wait_until
+from harness import BUILD, Client, Daemon, quick_folder, wait_until
 from test_methods import refused
 
 
@@ -80,6 +81,7 @@ def test_results_and_numbers_outlive_the_daemon(tmp_path):
         assert status["kept"]["images"] == 3 and status["spool"]["usable"] is True
         assert status["spool"]["folder"] == d.state() and status["spool"]["damaged"] == 0
         assert status["spool"]["jobs"] == 2 and status["spool"]["fetched"] == 3
+        assert status["spool"]["bytes"] == sum(len(png) for png in before)
 
 
 def test_a_kill_loses_nothing_and_repeats_no_number(tmp_path):
@@ -219,6 +221,19 @@ def test_another_profile_ends_the_job_with_that_reason(tmp_path):
         assert read_record(path)[1]["error"]["code"] == error["code"]
 
 
+def test_values_that_follow_from_others_need_not_be_allowed(tmp_path):
+    d = Daemon(tmp_path)
+    c = Client(d)
+    c.generate("ms=20000")
+    answer = c.generate("farmu", detach=True)
+    assert answer["mu"] == 28.25
+    d.kill()
+    with Daemon(tmp_path) as d:
+        c = Client(d)
+        assert end_of(c, answer["job"]) == ("done", None)
+        assert c.call("status")["spool"]["damaged"] == 0
+
+
 def test_lower_limits_end_the_job_with_that_reason(tmp_path):
     d = Daemon(tmp_path)
     c = Client(d)
@@ -330,6 +345,7 @@ def test_two_daemons_on_one_folder(tmp_path):
     """The second refuses to start; or, where nobody named the folder, does without it."""
     (tmp_path / "two").mkdir()
     with Daemon(tmp_path, "state_dir = %s/state" % tmp_path) as first:
+        assert Client(first).call("status")["spool"]["usable"]  # it has the lock
         second = Daemon(tmp_path / "two", "state_dir = %s/state" % tmp_path, wait=False)
         assert second.wait() == 1
         assert second.logged().count("\n") == 1
@@ -337,10 +353,12 @@ def test_two_daemons_on_one_folder(tmp_path):
         assert not os.path.exists(second.socket)
         assert Client(first).generate("x", detach=True)["job"] == 1
     home = {"HOME": str(tmp_path)}
-    with Daemon(tmp_path, env=home), Daemon(tmp_path / "two", env=home) as second:
-        c = Client(second)
-        refused(lambda: c.generate("x", detach=True), "io", "another kread")
-        assert c.finish(c.generate("x")["job"])[0] == "done"
+    with Daemon(tmp_path, env=home) as first:
+        assert Client(first).call("status")["spool"]["usable"]
+        with Daemon(tmp_path / "two", env=home) as second:
+            c = Client(second)
+            refused(lambda: c.generate("x", detach=True), "io", "another kread")
+            assert c.finish(c.generate("x")["job"])[0] == "done"
 
 
 def test_files_are_the_owners_alone(tmp_path):
@@ -417,3 +435,35 @@ def test_many_at_once_from_one_client(tmp_path):
         assert numbers == sorted(set(numbers))
         for job in numbers:
             assert c.finish(job)[0] == "done"
+
+
+# ------------------------------------------------------------------------------ kreactl -----------
+
+def test_kreactl_across_a_restart(tmp_path):
+    """From one terminal after the other, and from before a crash to after it."""
+    def ctl(daemon, *args):
+        done = subprocess.run([os.path.join(BUILD, "kreactl"), "--socket", daemon.socket, *args],
+                              cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              timeout=60)
+        return done.returncode, done.stdout, done.stderr
+
+    d = Daemon(tmp_path)
+    status, out, _ = ctl(d, "generate", "a cat", "--detach", "--seed", "5", "--count", "2")
+    first = out.strip()
+    assert status == 0 and first.isdigit()
+    assert ctl(d, "watch", first)[0] == 0
+    second = ctl(d, "generate", "ms=60000", "--detach")[1].strip()
+    third = ctl(d, "generate", "a dog", "--detach")[1].strip()
+    d.kill()
+    with Daemon(tmp_path) as d:
+        status, out, _ = ctl(d, "jobs")
+        rows = [line.split() for line in out.splitlines()[1:]]
+        assert [row[:1] + row[-1:] for row in rows] == [[first, "cat"], [second, "ms=60000"], [third, "dog"]]
+        assert ctl(d, "cancel", second)[0] == 0
+        assert ctl(d, "watch", third)[:2][0] == 0
+        assert ctl(d, "fetch", first, "-o", "cat.png") == (0, "cat-0.png\ncat-1.png\n", "")
+        assert ctl(d, "fetch", second)[0] == 2
+        out = ctl(d, "status")[1]
+        assert "3 detached jobs (0 unfinished), 3 pictures" in out and d.state() in out
+        assert "seconds of the last" in out and "p99" in out
+    assert ctl(d, "status")[0] == 3

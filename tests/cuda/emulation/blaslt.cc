@@ -319,7 +319,8 @@ static int scale_modes_supported(const struct question *q, char why[200])
         return refuse(why, "scale mode %d of A with %d of B", a, b);
     if (architecture() != 90)
         return refuse(why, "vectors of scales on sm_%d", architecture());
-    if (!is_fp8(q->a->type) || is_fp8(q->d->type))
+    if (!is_fp8(q->a->type) || is_fp8(q->d->type) ||
+        (writes_rows_as_bf16() && q->d->type != CUDA_R_16BF))
         return refuse(why, "vectors of scales with A of type %d, D of type %d", q->a->type,
                       q->d->type);
     if (!q->m->a_scale || !q->m->b_scale)

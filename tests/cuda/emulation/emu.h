@@ -49,6 +49,8 @@ struct emu_options {
     int eager;           /* operations run when they are queued, not late */
     int alpha_vectors;   /* cuBLASLt has algorithms that take a vector of alpha: nowhere documented
                             for these types, so a caller has to do without, too */
+    int rows_to_bf16; /* FP8 products with vectors of scales write bfloat16 alone: which types they
+                         write is documented no better */
 };
 
 /* A fresh device. What the last one left is reported and taken away; its reports are kept. NULL:

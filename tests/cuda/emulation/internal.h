@@ -193,6 +193,7 @@ void stick(cudaError_t error);         /* from now on every call returns it */
 cudaError_t sticking(void);
 int architecture(void);
 int takes_alpha_vectors(void);
+int writes_rows_as_bf16(void);
 extern struct emu_figures figures;
 int fails_allocation(void);
 size_t shared_limit_optin(void);

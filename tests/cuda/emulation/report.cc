@@ -47,23 +47,28 @@ struct image {
     const char *file; /* mapped */
     size_t bytes;
     uintptr_t bias;
+    char path[200];
 };
+static struct image image; /* the program or module that the emulation is part of */
 
-static int find_image(struct dl_phdr_info *info, size_t, void *user)
+static int find_image(struct dl_phdr_info *info, size_t, void *)
 {
-    struct image *image = (struct image *)user;
     uintptr_t here = (uintptr_t)&find_image;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
         if (p->p_type != PT_LOAD || here - (info->dlpi_addr + p->p_vaddr) >= p->p_memsz)
             continue;
-        const char *path = info->dlpi_name && *info->dlpi_name ? info->dlpi_name : "/proc/self/exe";
-        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        snprintf(image.path, sizeof image.path, "%s", info->dlpi_name ? info->dlpi_name : "");
+        if (!image.path[0] && readlink("/proc/self/exe", image.path, sizeof image.path - 1) < 0)
+            return 1;
+        int fd = open(image.path, O_RDONLY | O_CLOEXEC);
         struct stat st;
         if (fd >= 0 && !fstat(fd, &st)) {
             void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
             if (map != MAP_FAILED)
-                *image = {(const char *)map, (size_t)st.st_size, info->dlpi_addr};
+                image.file = (const char *)map;
+            image.bytes = (size_t)st.st_size;
+            image.bias = info->dlpi_addr;
         }
         if (fd >= 0)
             close(fd);
@@ -72,15 +77,15 @@ static int find_image(struct dl_phdr_info *info, size_t, void *user)
     return 0;
 }
 
-static const char *symbol_in(const struct image *image, uintptr_t address)
+static const char *mangled_name(uintptr_t address)
 {
-    const ElfW(Ehdr) *e = (const ElfW(Ehdr) *)image->file;
-    const ElfW(Shdr) *sections = (const ElfW(Shdr) *)(image->file + e->e_shoff);
+    const ElfW(Ehdr) *e = (const ElfW(Ehdr) *)image.file;
+    const ElfW(Shdr) *sections = (const ElfW(Shdr) *)(image.file + e->e_shoff);
     for (int s = 0; s < e->e_shnum; s++) {
         if (sections[s].sh_type != SHT_SYMTAB)
             continue;
-        const ElfW(Sym) *symbols = (const ElfW(Sym) *)(image->file + sections[s].sh_offset);
-        const char *names = image->file + sections[sections[s].sh_link].sh_offset;
+        const ElfW(Sym) *symbols = (const ElfW(Sym) *)(image.file + sections[s].sh_offset);
+        const char *names = image.file + sections[sections[s].sh_link].sh_offset;
         size_t count = sections[s].sh_size / sizeof symbols[0];
         for (size_t i = 0; i < count; i++)
             if (ELF64_ST_TYPE(symbols[i].st_info) == STT_FUNC &&
@@ -90,33 +95,46 @@ static const char *symbol_in(const struct image *image, uintptr_t address)
     return NULL;
 }
 
+/* Cuts the parameters' types off, which say nothing here: the last group of parentheses. */
+static void cut_parameters(char *name)
+{
+    size_t end = strlen(name);
+    int depth = 0;
+    if (!end || name[end - 1] != ')')
+        return;
+    for (size_t i = end; i-- > 1;) {
+        depth += name[i] == ')';
+        depth -= name[i] == '(';
+        if (depth == 0) {
+            name[i] = '\0';
+            return;
+        }
+    }
+}
+
 const char *symbol_of(const void *code)
 {
-    static struct image image;
     static char name[256];
     if (!image.file)
-        dl_iterate_phdr(find_image, &image);
-    const char *found = image.file ? symbol_in(&image, (uintptr_t)code - image.bias) : NULL;
+        dl_iterate_phdr(find_image, NULL);
+    const char *found = image.file ? mangled_name((uintptr_t)code - image.bias) : NULL;
     int status = -1;
     char *plain = found ? abi::__cxa_demangle(found, NULL, NULL, &status) : NULL;
     snprintf(name, sizeof name, "%s", plain ? plain : found ? found : "?");
     free(plain);
-    char *args = strchr(name, '('); /* the parameters' types say nothing here */
-    if (args && args != name && strncmp(name, "(anonymous", 10) != 0)
-        *args = '\0';
+    cut_parameters(name);
     return name;
 }
 
 /* "file.cu:12" by addr2line where there is one, else "". */
 static void line_of(const void *site, char *text, size_t size)
 {
-    static struct image image;
-    char command[200];
+    char command[300];
     text[0] = '\0';
     if (!image.file)
-        dl_iterate_phdr(find_image, &image);
-    snprintf(command, sizeof command, "addr2line -s -e /proc/%ld/exe 0x%lx 2>/dev/null",
-             (long)getpid(), (unsigned long)((uintptr_t)site - image.bias - 1));
+        dl_iterate_phdr(find_image, NULL);
+    snprintf(command, sizeof command, "addr2line -s -e '%s' 0x%lx 2>/dev/null", image.path,
+             (unsigned long)((uintptr_t)site - image.bias - 1));
     FILE *pipe = site ? popen(command, "r") : NULL;
     if (pipe && fgets(text, (int)size, pipe))
         text[strcspn(text, "\n")] = '\0';

@@ -55,6 +55,11 @@ int takes_alpha_vectors(void)
     return device.options.alpha_vectors;
 }
 
+int writes_rows_as_bf16(void)
+{
+    return device.options.rows_to_bf16;
+}
+
 size_t shared_limit_optin(void)
 {
     return (size_t)the_architecture()->optin * 1024;
