@@ -129,6 +129,14 @@ $(B)/kread-cuda.so: $(cuda_sources:%=$(B)/%.o) $(pic)
 cuda-report:
 	@tests/cuda/report $(nvcc) $(nvcc_flags)
 
+## gpu-kit: a folder, build/gpu, with what tests/gpu/run needs on a machine that has a GPU and nothing of ours
+.PHONY: gpu-kit
+gpu_tests := $(addprefix $(B)/tests/,engine/test_generate $(addprefix kernels/test_,rows linear attention conv))
+$(B)/tests/gpu/gpu: $(B)/tests/gpu/gpu.o $(B)/libkernels.a
+	$(call program,$<,$(B)/libkernels.a,-lm)
+gpu-kit: $(B)/kread $(B)/kreactl $(B)/kread-cuda.so $(B)/tests/gpu/gpu $(gpu_tests)
+	tests/gpu/kit $(B)
+
 # The same sources for the host, where tests/cuda/emulation executes them: `fast`, and `checked`, whose
 # every load and store is reported to it (the instrumentation is the thread sanitizer's, its library is not).
 emulator_flags := -std=c++17 -D_GNU_SOURCE -Itests/cuda/include -I. -DKR_VERSION='"$(VERSION)"' -pthread -fPIC \

@@ -195,8 +195,8 @@ static void test_out_of_memory(void **state)
     out_of_memory(ENGINE_STREAM);
 }
 
-/* A context that breaks in the middle: the job says that the device is gone, and no other one runs. It
- * stays so for the process, so this is the last test. */
+/* A context that breaks in the middle: the job says that the device is gone, and no other one runs.
+ * It stays so for the process, so this is the last test. */
 static void test_lost(void **state)
 {
     struct client broken = {0}, next = {0};
