@@ -259,7 +259,7 @@ static int look_at(struct cuda_device *cuda, char *why, size_t size)
     cuda->fp8_rows = cuda->capability == 90;
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda: %.38s, %u.%u, %s", prop.name,
              (unsigned)cuda->capability / 10 % 100, (unsigned)cuda->capability % 10,
-             cuda->fp8_rows && cuda->fp8 == KR_FP8_BEST ? "bf16+fp8" : "bf16");
+             cuda->capability >= 89 && cuda->fp8 == KR_FP8_BEST ? "bf16+fp8" : "bf16");
     return 0;
 }
 

@@ -52,10 +52,10 @@ static void test_names(void **)
         enum kr_fp8 fp8;
         const char *end;
     } cases[] = {{80, KR_FP8_BEST, ", 8.0, bf16"},
-                 {89, KR_FP8_BEST, ", 8.9, bf16"},
+                 {89, KR_FP8_BEST, ", 8.9, bf16+fp8"},
                  {90, KR_FP8_BEST, ", 9.0, bf16+fp8"},
                  {90, KR_FP8_EXPAND, ", 9.0, bf16"},
-                 {120, KR_FP8_BEST, ", 12.0, bf16"}};
+                 {120, KR_FP8_BEST, ", 12.0, bf16+fp8"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct emu_options options = small_gpu(64 * mib);
         struct kr_cuda_options how = {0, cases[i].fp8};
