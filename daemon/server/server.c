@@ -58,8 +58,9 @@ static int64_t waiting_of(const struct server *server, const struct conn *conn)
 
 static int too_many(const char *whose, int64_t limit, const char *setting, struct kr_err *err)
 {
-    return kr_fail(err, KR_BUSY, "%lld jobs%s are waiting, no more are taken (%s); try again later",
-                   (long long)limit, whose, setting);
+    return kr_fail(err, KR_BUSY,
+                   "the queue is full: %s%s takes %lld and no more are taken; try again later",
+                   setting, whose, (long long)limit);
 }
 
 int server_admit(const struct server *server, const struct conn *conn, struct kr_err *err)
@@ -74,9 +75,9 @@ int server_admit(const struct server *server, const struct conn *conn, struct kr
     if (o->user_queue_limit > 0 &&
         queue_of(server, conn->uid) + keep_accepting(server, NULL, conn->uid) >=
             o->user_queue_limit)
-        return too_many(" of yours", o->user_queue_limit, "user_queue_limit", err);
+        return too_many(", for one user,", o->user_queue_limit, "user_queue_limit", err);
     if (o->client_queue_limit > 0 && waiting_of(server, conn) >= o->client_queue_limit)
-        return too_many(" of this connection", o->client_queue_limit, "client_queue_limit", err);
+        return too_many(", for one connection,", o->client_queue_limit, "client_queue_limit", err);
     if (keep_is_behind(server))
         return kr_fail(err, KR_BUSY, "the disk is slower than jobs come; try again in a moment");
     return 0;

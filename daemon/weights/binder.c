@@ -269,39 +269,39 @@ void bind_linear_bias(struct binder *b, struct kr_weight *w, int64_t out, int64_
     bind_bias(b, &w->bias, out, name);
 }
 
-void bind_vector_into(struct binder *b, struct kr_tensor t, int64_t d0, int64_t d1, float plus,
-                      const char *name, ...)
+static void bind_named(struct binder *b, struct kr_tensor *t, int64_t d0, int64_t d1, float plus,
+                       const char *name, va_list args)
 {
     char full[ST_MAX_NAME];
     const struct st_tensor *found;
-    va_list args;
 
     if (b->failed)
         return;
-    va_start(args, name);
     format_name(full, name, args);
-    va_end(args);
     found = need(b, full, "");
     if (found)
-        bind_values(b, &t, d0, d1, plus, found);
+        bind_values(b, t, d0, d1, plus, found);
+}
+
+void bind_vector_into(struct binder *b, struct kr_tensor t, int64_t d0, int64_t d1, float plus,
+                      const char *name, ...)
+{
+    va_list args;
+
+    va_start(args, name);
+    bind_named(b, &t, d0, d1, plus, name, args);
+    va_end(args);
 }
 
 void bind_vector(struct binder *b, struct kr_tensor *t, int64_t d0, int64_t d1, float plus,
                  const char *name, ...)
 {
-    char full[ST_MAX_NAME];
-    const struct st_tensor *found;
     va_list args;
 
     memset(t, 0, sizeof *t);
-    if (b->failed)
-        return;
     va_start(args, name);
-    format_name(full, name, args);
+    bind_named(b, t, d0, d1, plus, name, args);
     va_end(args);
-    found = need(b, full, "");
-    if (found)
-        bind_values(b, t, d0, d1, plus, found);
 }
 
 /* [out, in, k, k] or, of a causal 3-D convolution, [out, in, kt, k, k]. */
