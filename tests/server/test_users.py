@@ -10,7 +10,7 @@ import tempfile
 import pytest
 from PIL import Image
 
-from harness import Client, Daemon, Refused, wait_until
+from harness import FAKE, Client, Daemon, Refused, wait_until
 from test_methods import refused
 
 ALICE, BOB, EVE = 20001, 20002, 20003
@@ -115,11 +115,12 @@ def test_watching_all_means_all_of_ones_own(folder):
 def test_the_daemons_own_user_may_all(folder):
     """A daemon that is not root's: its user is as root to its jobs."""
     os.chown(folder, BOB, -1)
+    program = shutil.copy(FAKE, folder)  # he may not look into the checkout
     def become():
         os.setgroups([])
         os.setgid(65534)
         os.setuid(BOB)
-    with serve(folder, preexec_fn=become) as d:
+    with serve(folder, preexec_fn=become, executable=program) as d:
         job = connect(d, ALICE).generate("ms=600000", detach=True)["job"]
         refused(lambda: connect(d, EVE).call("cancel", job=job), "forbidden")
         bob = connect(d, BOB)
