@@ -30,6 +30,7 @@ struct parse {
     const char *path, *folder;
     const char *at, *end; /* what is left of the file */
     int line;             /* the one that the parser has now */
+    bool pending;         /* it is to be a setting, and read_value() has not got it yet */
     unsigned seen;        /* 1 << enum section, to find sections that repeat */
     enum section section;
     char title[MAX_SECTION + 1]; /* of the section */
@@ -245,10 +246,14 @@ static int name_length(const char *line, size_t length)
     return (int)n;
 }
 
+static const char not_a_line[] = "this is no \"name = value\", no [section] and no comment";
+
 /* inih's reader: the next line into buf[size], NULL at the end or at the first thing refused. */
 static char *read_line(char *buf, int size, void *user)
 {
     struct parse *p = user;
+    if (p->pending) /* inih goes on behind a line that it can't read, and tells at the end */
+        refuse(p, "%s", not_a_line);
     if (p->failed || p->at >= p->end)
         return NULL;
     p->line++;
@@ -273,6 +278,7 @@ static char *read_line(char *buf, int size, void *user)
         read_section(p, line, length);
     if (p->failed)
         return NULL;
+    p->pending = length > 0 && *line != '[';
     memcpy(buf, line, length);
     memcpy(buf + length, "\n", 2);
     return buf;
@@ -309,6 +315,7 @@ static int read_value(void *user, const char *section, const char *name, const c
 {
     struct parse *p = user;
     struct config *config = p->config;
+    p->pending = false;
     (void)section;                    /* read_section() knows better */
     if (!name || !value || p->failed) /* builds of inih that also announce sections */
         return !p->failed;
@@ -367,12 +374,8 @@ int config_load(const char *path, struct config *config, struct kr_err *err)
     p.at = text + (mark ? 3 : 0);
     p.end = text + size;
     rc = ini_parse_stream(read_line, &p, read_value, &p);
-    if (rc > 0 && !p.failed) {
-        p.line = rc;
-        refuse(&p, "this is no \"name = value\", no [section] and no comment");
-    } else if (rc < 0 || !fresh.file) {
-        refuse(&p, "out of memory");
-    }
+    if (rc != 0 || !fresh.file)
+        refuse(&p, "%s", rc > 0 ? not_a_line : "out of memory");
     rc = p.failed ? -1 : 0;
 out:
     free(text);

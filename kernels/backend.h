@@ -108,6 +108,9 @@ struct kr_device {
     int planning;
     struct kr_arena arena;
     struct kr_arena planned_over; /* the job's arena while planning */
+    atomic_size_t prepared;       /* bytes of convolutions' kernels; another thread may read it */
+    size_t plan_prepared;         /* the same of this plan, which is the plans-th */
+    unsigned plans;
 };
 
 void kr_device_init(struct kr_device *dev, const struct kr_backend *backend);
@@ -120,6 +123,9 @@ int kr_cancelled(const struct kr_device *dev); /* the flag alone; any thread of 
 
 /* Something to compute: no fault, not planning, not cancelled (which becomes the fault). */
 int kr_live(struct kr_device *dev);
+
+/* Told at each use of `conv`, when it is prepared or planned: what the prepared form takes. */
+void kr_prepared_set(struct kr_device *dev, struct kr_conv *conv, size_t bytes);
 
 /* Bytes of the arena, 64-aligned, until the caller releases the mark it took before. NULL while
  * planning or after a fault. */

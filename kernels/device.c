@@ -157,6 +157,8 @@ void kr_plan_begin(struct kr_device *dev)
     dev->planned_over = dev->arena;
     dev->arena = (struct kr_arena){0};
     dev->planning = 1;
+    dev->plan_prepared = 0;
+    dev->plans++;
     if (dev->backend->plan_begin)
         dev->backend->plan_begin(dev);
 }
@@ -227,11 +229,34 @@ void kr_persist_free(struct kr_device *dev, struct kr_tensor *t)
     *t = (struct kr_tensor){0};
 }
 
+size_t kr_prepared_bytes(const struct kr_device *dev)
+{
+    return atomic_load(&dev->prepared);
+}
+
+size_t kr_plan_prepared(const struct kr_device *dev)
+{
+    return dev->plan_prepared;
+}
+
+void kr_prepared_set(struct kr_device *dev, struct kr_conv *conv, size_t bytes)
+{
+    if (!dev->planning) {
+        atomic_fetch_add(&dev->prepared, bytes - conv->prepared_bytes);
+        conv->prepared_bytes = bytes;
+    } else if (conv->planned != dev->plans) {
+        dev->plan_prepared += bytes;
+        conv->planned = dev->plans;
+    }
+}
+
 void kr_conv_fini(struct kr_device *dev, struct kr_conv *conv)
 {
     if (conv->prepared)
         dev->backend->conv_fini(dev, conv);
     conv->prepared = NULL;
+    atomic_fetch_sub(&dev->prepared, conv->prepared_bytes);
+    conv->prepared_bytes = 0;
 }
 
 void kr_upload(struct kr_device *dev, struct kr_tensor t, const float *host)

@@ -103,6 +103,8 @@ struct kr_conv {
     int64_t out, in, kt, kh, kw;
     struct kr_tensor bias; /* F32 [out]; data == NULL: no bias */
     void *prepared;        /* the device's own form, made at first use; kr_conv_fini() frees it */
+    size_t prepared_bytes; /* of it, as counted in kr_prepared_bytes() */
+    unsigned planned;      /* the last plan that it was used in */
 };
 
 /* ------------------------------------------------------------------------------ device ------ */
@@ -196,6 +198,11 @@ size_t kr_plan_end(struct kr_device *dev); /* peak bytes of the arena, device sc
 int kr_planning(const struct kr_device *dev);
 
 size_t kr_job_peak(const struct kr_device *dev); /* bytes of the arena used at most, this job */
+
+/* Memory beside the arena: the prepared kernels of convolutions. What they take now, for any
+ * thread, and what those used since kr_plan_begin() take, prepared already or not. */
+size_t kr_prepared_bytes(const struct kr_device *dev);
+size_t kr_plan_prepared(const struct kr_device *dev);
 
 /* -------------------------------------------------------------------------- allocation ------ */
 

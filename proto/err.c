@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "proto/utf8.h"
+
 static const char *const names[] = {
     [KR_OK] = "ok",
     [KR_BAD_REQUEST] = "bad_request",
@@ -46,17 +48,20 @@ static void trim_partial_char(char *text, size_t length)
         text[start] = '\0';
 }
 
-/* The sentence quotes names from files and requests. Whatever they hold, it stays one line and
- * moves no terminal's cursor: C0, DEL and C1 (in UTF-8, 0xc2 and a byte below 0xa0) become '?'. */
-static void blank_controls(char *text)
+/* The sentence quotes names from files and requests, and may cut one anywhere. Whatever they hold,
+ * it stays one line of UTF-8 and moves no terminal's cursor: C0, DEL, C1 and bytes that are no
+ * character become '?'. */
+static void blank_unprintable(char *text)
 {
-    unsigned char *c;
+    size_t length;
+    uint32_t code;
 
-    for (c = (unsigned char *)text; *c; c++) {
-        if (*c < 0x20 || *c == 0x7f)
-            *c = '?';
-        else if (c[0] == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
-            c[0] = c[1] = '?';
+    for (; *text; text += length) {
+        length = kr_utf8_decode(text, 4, &code); /* stops at the NUL, which continues nothing */
+        if (length == 0 || code < 0x20 || (code >= 0x7f && code < 0xa0)) {
+            length += length == 0;
+            memset(text, '?', length);
+        }
     }
 }
 
@@ -76,7 +81,7 @@ int kr_fail(struct kr_err *err, enum kr_code code, const char *format, ...)
         err->text[0] = '\0';
     else if ((size_t)length >= sizeof err->text)
         trim_partial_char(err->text, sizeof err->text - 1);
-    blank_controls(err->text);
+    blank_unprintable(err->text);
     return -1;
 }
 

@@ -18,7 +18,7 @@ static void memory(const struct engine *e, struct jsonout *j)
     jsonout_int(j, "free", (int64_t)plan_free_memory(e));
     for (int i = 0; i < PARTS; i++)
         jsonout_int(j, part_keys[i], (int64_t)weights_bytes(e->parts.file[i]));
-    jsonout_int(j, "default_job", (int64_t)(plan.arena + plan.host));
+    jsonout_int(j, "default_job", (int64_t)(plan.arena + plan.host + plan.prepared));
     jsonout_int(j, "default_job_rows", plan.rows);
     if (e->cuda) {
         jsonout_int(j, "weights_resident", (int64_t)plan.weights[ENGINE_RESIDENT]);

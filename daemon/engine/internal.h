@@ -21,6 +21,7 @@ enum { RESIDENCIES = ENGINE_STREAM + 1 };
 struct plan {
     size_t arena;                    /* bytes on the device */
     size_t host;                     /* bytes of the picture on its way to the client */
+    size_t prepared;                 /* bytes that the VAE's kernels will take on the host, yet */
     int64_t rows;                    /* decode in bands of so many latent rows; 0: whole */
     enum engine_residency residency; /* how the weights come to the device for it */
     size_t weights[RESIDENCIES];     /* bytes that they take there; 0 where the host's do */

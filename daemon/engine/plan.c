@@ -95,9 +95,12 @@ static void all_stages(struct work *w, int64_t rows)
     kr_stage_end(w->dev);
 }
 
-/* The arena's peak of a whole job, decoded in bands of `rows`, and the weights of its stages. */
-static int plan_rows(struct work *w, struct plan *plan, int64_t rows, struct kr_err *err)
+/* The arena's peak of a whole job, decoded in bands of `rows`, and the weights of its stages. The
+ * worker's device keeps what a job before has prepared. */
+static int plan_rows(const struct engine *e, struct work *w, struct plan *plan, int64_t rows,
+                     struct kr_err *err)
 {
+    size_t held = kr_prepared_bytes(e->dev), prepared;
     enum kr_fault fault;
 
     kr_plan_begin(w->dev);
@@ -105,6 +108,8 @@ static int plan_rows(struct work *w, struct plan *plan, int64_t rows, struct kr_
     fault = kr_device_sync(w->dev);
     plan->rows = rows;
     plan->arena = kr_plan_end(w->dev);
+    prepared = kr_plan_prepared(w->dev);
+    plan->prepared = prepared > held ? prepared - held : 0;
     for (int r = ENGINE_RESIDENT; r <= ENGINE_STREAM; r++)
         plan->weights[r] = kr_plan_weights(w->dev, residencies[r]);
     if (fault == KR_FINE)
@@ -121,7 +126,8 @@ static size_t host_bytes(const struct kr_params *p)
 
 static size_t job_bytes(const struct engine *e, const struct plan *plan)
 {
-    return plan->arena + (e->cuda ? 0 : plan->host); /* of the memory that is planned */
+    /* of the memory that is planned */
+    return plan->arena + (e->cuda ? 0 : plan->host + plan->prepared);
 }
 
 static int too_large(const struct engine *e, const struct work *w, const struct plan *plan,
@@ -166,17 +172,17 @@ int plan_job(const struct engine *e, struct work *w, struct plan *plan, struct k
     int64_t rows = w->h;
 
     *plan = (struct plan){.host = host_bytes(w->p)};
-    if (plan_rows(w, plan, 0, err) < 0)
+    if (plan_rows(e, w, plan, 0, err) < 0)
         return -1;
     if (fits(e, plan, free))
         return 0;
-    if (plan_rows(w, plan, LEAST_ROWS, err) < 0)
+    if (plan_rows(e, w, plan, LEAST_ROWS, err) < 0)
         return -1;
     if (!fits(e, plan, free))
         return too_large(e, w, plan, free, err);
     do {
         rows = (rows + 1) / 2 > LEAST_ROWS ? (rows + 1) / 2 : LEAST_ROWS;
-        if (plan_rows(w, plan, rows, err) < 0)
+        if (plan_rows(e, w, plan, rows, err) < 0)
             return -1;
     } while (!fits(e, plan, free));
     return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/weights/json_node.h"
 
+#include <errno.h>
 #include <jansson.h>
 
 #include "daemon/weights/strict_json.h"
@@ -19,6 +20,8 @@ int json_node_parse(const char *file, const char *text, size_t length, struct js
     char why[256];
 
     *root = (struct json_node *)strict_json_load(text, length, MAX_DEPTH, why, sizeof(why));
+    if (!*root && errno == ENOMEM)
+        return kr_fail(err, KR_NO_MEMORY, "%s: no memory to read it", file);
     return *root ? 0 : kr_fail(err, KR_BAD_FILE, "%s: %s", file, why);
 }
 

@@ -17,6 +17,7 @@
  * because its values would be wrong by orders of magnitude. FP8 files without any scale are plain
  * casts.
  */
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -154,6 +155,8 @@ static int read_header_form(struct weights *w, const char *const *prefixes, stru
                                 sizeof why);
     else
         root = json_pack("{s:{}}", "layers");
+    if (!root && (!w->st.quantization || errno == ENOMEM))
+        return kr_fail(err, KR_NO_MEMORY, "%s: no memory to read its header", w->st.shown);
     if (!root)
         return kr_fail(
             err, KR_BAD_FILE,
@@ -179,6 +182,8 @@ static int read_comfy_quant(struct weights *w, const struct st_tensor *t, struct
     while (size && text[size - 1] == '\0')
         size--;
     root = strict_json_load(text, size, DEPTH, why, sizeof why);
+    if (!root && errno == ENOMEM)
+        return kr_fail(err, KR_NO_MEMORY, "%s: no memory to read %s", w->st.shown, t->full);
     if (!root)
         return kr_fail(err, KR_BAD_FILE, "%s: %s is no valid JSON (%s); the file is damaged",
                        w->st.shown, t->full, why);

@@ -369,6 +369,8 @@ static int read_header(struct safetensors *st, const char *text, size_t length, 
             "%s: its header is no JSON, so it is no safetensors file or damaged; fetch it again",
             st->shown);
     root = strict_json_load(text, length, HEADER_DEPTH, why, sizeof why);
+    if (!root && errno == ENOMEM)
+        return kr_fail(err, KR_NO_MEMORY, "%s: no memory to read its header", st->shown);
     if (!root)
         return kr_fail(err, KR_BAD_FILE,
                        "%s: its header is no valid JSON (%s); the file is damaged", st->shown, why);

@@ -7,6 +7,7 @@
  */
 #include "daemon/weights/strict_json.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -111,6 +112,7 @@ json_t *strict_json_load(const char *text, size_t size, int depth, char *why, si
     json_error_t error;
     json_t *root;
 
+    errno = 0; /* jansson tells most allocations that fail as errors of syntax */
     if (all.deepest > depth) {
         snprintf(why, why_size, "it is nested %d deep, at most %d is allowed", all.deepest, depth);
         return NULL;

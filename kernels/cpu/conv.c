@@ -258,6 +258,7 @@ static void conv_onednn(struct conv_op *op, struct kr_conv *conv)
         return;
     }
     const struct prepared *p = op->prepared = conv->prepared;
+    kr_prepared_set(dev, conv, dnnl_memory_desc_get_size(&p->kernel_desc));
     op->dst_at = cpu_aligned(dnnl_memory_desc_get_size(&p->src));
     op->mm_at = op->dst_at + cpu_aligned(dnnl_memory_desc_get_size(&p->dst));
     op->piece = op->mm_at + cpu_aligned(dnnl_memory_desc_get_size(&p->scratch));

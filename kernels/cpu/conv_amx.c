@@ -73,13 +73,24 @@ static void pack_tile(const struct cpu_device *cpu, const struct kr_conv *c, int
         }
 }
 
+static int64_t blocks_of(const struct kr_conv *c)
+{
+    return (c->out + 16 * tiles_of(c) - 1) / (16 * tiles_of(c));
+}
+
+static size_t prepared_size(const struct kr_conv *c)
+{
+    int64_t steps = round_up(c->in, AMX_STEP) / AMX_STEP;
+    return (size_t)(blocks_of(c) * c->kh * c->kw * steps * tiles_of(c) * AMX_TILE) *
+           sizeof(uint16_t);
+}
+
 static int prepare(const struct cpu_device *cpu, struct kr_conv *c)
 {
     int64_t taps = c->kh * c->kw, steps = round_up(c->in, AMX_STEP) / AMX_STEP;
-    int64_t tiles = tiles_of(c), blocks = (c->out + 16 * tiles - 1) / (16 * tiles);
-    size_t bytes = (size_t)(blocks * taps * steps * tiles * AMX_TILE) * sizeof(uint16_t);
+    int64_t tiles = tiles_of(c), blocks = blocks_of(c);
     uint16_t *to;
-    if (posix_memalign(&c->prepared, KR_ALIGNMENT, bytes)) {
+    if (posix_memalign(&c->prepared, KR_ALIGNMENT, prepared_size(c))) {
         c->prepared = NULL;
         return -1;
     }
@@ -264,12 +275,15 @@ void conv_amx(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x, s
     v.piece = BLOCK * 32 * sizeof(float) +
               cpu_aligned((size_t)((v.tall + 2 * v.rim) * v.row) * sizeof(uint16_t));
     v.scratch = kr_scratch(dev, v.piece * (size_t)threads);
+    if (dev->planning)
+        kr_prepared_set(dev, conv, prepared_size(conv));
     if (!kr_live(dev))
         return;
     if (!conv->prepared && prepare(v.cpu, conv)) {
         kr_fault_set(dev, KR_FAULT_NO_MEMORY, "out of memory for a convolution's kernel");
         return;
     }
+    kr_prepared_set(dev, conv, prepared_size(conv));
     v.kernel = conv->prepared;
     cpu_each(v.cpu, (h + v.part - 1) / v.part, run_part, &v);
 }

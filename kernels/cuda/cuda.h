@@ -20,7 +20,8 @@
 #define KR_CUDA_H
 
 #include <atomic>
-using std::atomic_int; /* kernels.h asks C's header for it */
+using std::atomic_int; /* kernels.h and backend.h ask C's header for them */
+using std::atomic_size_t;
 
 #include <assert.h>
 #include <stddef.h>

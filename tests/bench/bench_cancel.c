@@ -6,6 +6,7 @@
  *
  *   bench_cancel                                      the demo at 256x256, 20 moments a stage
  *   bench_cancel DIT TEXT VAE TOKENIZER [SIDE [MOMENTS [STEPS]]]
+ *   bench_cancel --isa base|avx2|avx512 ...           no newer instructions than those
  *
  * With files of the real size (make_fullsize.py --sparse, --blocks 1 or 2 to get to the later
  * stages sooner) this is the latency of the real model: it depends on the width, not on how often
@@ -17,10 +18,14 @@
 #include <string.h>
 #include <time.h>
 
-#include "daemon/engine/engine.h"
+#include "daemon/engine/internal.h"
+#include "kernels/kernels.h"
 
 enum { STAGES = 5, MAX_MOMENTS = 1000, PROMPT = 300 };
 static const char *const stage_names[STAGES] = {"plan", "encode", "denoise", "decode", "png"};
+
+static const char *const isa_names[] = {
+    [KR_ISA_BASE] = "base", [KR_ISA_AVX2] = "avx2", [KR_ISA_AVX512] = "avx512"};
 
 static double now(void)
 {
@@ -173,6 +178,30 @@ static void measure(struct run *r, int stage, double length, int moments)
     fflush(stdout);
 }
 
+static void open_limited(struct kr_device **dev, enum kr_isa isa)
+{
+    const struct kr_device_options options = {.isa = isa};
+    char why[200];
+
+    kr_device_close(*dev);
+    *dev = kr_device_open_cpu(&options, why, sizeof(why));
+    if (!*dev)
+        die(why);
+}
+
+/* Nothing was computed or planned yet, and vectors are the same on every CPU device. */
+static void limit(struct engine *engine, const char *name)
+{
+    for (int isa = KR_ISA_BASE; isa <= KR_ISA_AVX512; isa++)
+        if (strcmp(isa_names[isa], name) == 0) {
+            open_limited(&engine->dev, (enum kr_isa)isa);
+            open_limited(&engine->planner->dev, (enum kr_isa)isa);
+            printf("%s\n", kr_device_name(engine->dev));
+            return;
+        }
+    die("--isa takes base, avx2 or avx512");
+}
+
 static struct engine *open_engine(const char *const *files)
 {
     const struct engine_config config = {.profile = "bench",
@@ -196,12 +225,18 @@ int main(int argc, char **argv)
     static const char *const demo[] = {"demo/krea2_demo_fp8_scaled.safetensors",
                                        "demo/qwen3vl_demo_fp8_scaled.safetensors",
                                        "demo/qwen_image_vae_demo.safetensors", "demo/tokenizer"};
+    const char *isa = argc > 2 && strcmp(argv[1], "--isa") == 0 ? argv[2] : NULL;
+
+    argv += isa ? 2 : 0;
+    argc -= isa ? 2 : 0;
     struct run r = {.engine = open_engine(argc > 4 ? (const char *const *)argv + 1 : demo),
                     .side = argc > 5 ? atoi(argv[5]) : 256,
                     .steps = argc > 7 ? atoi(argv[7]) : 2};
     int moments = argc > 6 ? atoi(argv[6]) : 20;
     double begin[STAGES + 1];
 
+    if (isa)
+        limit(r.engine, isa);
     run_job(&r, STAGES, 0); /* warm, and to learn how long the stages are */
     run_job(&r, STAGES, 0);
     memcpy(begin, r.begin, sizeof(begin));
