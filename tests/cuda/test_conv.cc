@@ -74,7 +74,7 @@ static struct conv_run run_of(struct conv_case c)
     r.kernel = store(kernel, weights, c.stored);
     free(kernel);
     for (int i = 0; i < SIDES; i++) {
-        struct kr_conv conv = {r.kernel, c.stored, c.out, c.in, c.kt, c.k, c.k, {}, NULL};
+        struct kr_conv conv = {r.kernel, c.stored, c.out, c.in, c.kt, c.k, c.k, {}, NULL, 0, 0};
         r.conv[i] = conv;
     }
     return r;

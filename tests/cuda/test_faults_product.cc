@@ -51,7 +51,7 @@ static void wide_attention(struct kr_device *dev)
 static void convolution(struct kr_device *dev)
 {
     float *kernel = numbers(40 * 40 * 9, -1, 1);
-    struct kr_conv conv = {kernel, KR_F32, 40, 40, 1, 3, 3, {}, NULL};
+    struct kr_conv conv = {kernel, KR_F32, 40, 40, 1, 3, 3, {}, NULL, 0, 0};
     struct kr_tensor x = filled(dev, KR_BF16, 12, 20, 40), y = kr_new(dev, KR_BF16, 12, 20, 40, 0);
     kr_conv2d(dev, y, x, &conv);
     kr_device_sync(dev);

@@ -76,7 +76,7 @@ static int convolves(convolution *run, enum emu_kind kind)
     struct devices *devices = devices_of(90);
     struct kr_device *dev = begin(devices);
     float *x = numbers(96 * 96 * 9, -1, 1);
-    struct kr_conv conv = {x, KR_F32, 96, 96, 1, 3, 3, {}, NULL};
+    struct kr_conv conv = {x, KR_F32, 96, 96, 1, 3, 3, {}, NULL, 0, 0};
     run(dev, kr_new(dev, KR_F32, 9, 9, 96, 0), with_values(dev, KR_BF16, 9, 9, 96, x), &conv);
     int times = end(dev, kind);
     kr_conv_fini(dev, &conv);
