@@ -8,8 +8,10 @@
 #include "daemon/weights/strict_json.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_VALUES = 1 << 20 };
@@ -106,13 +108,33 @@ static void explain(const char *text, size_t size, const json_error_t *error, ch
     }
 }
 
+/* Where an allocation fails, jansson speaks of an error of syntax, or loses letters of a name and
+ * says nothing. So its allocations are watched. */
+static _Thread_local bool starved;
+
+static void *watched_malloc(size_t size)
+{
+    void *at = malloc(size);
+
+    starved |= at == NULL;
+    return at;
+}
+
+static void watch_allocations(void)
+{
+    json_set_alloc_funcs(watched_malloc, free);
+}
+
 json_t *strict_json_load(const char *text, size_t size, int depth, char *why, size_t why_size)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct scan all = scan_text(text, size);
     json_error_t error;
     json_t *root;
 
-    errno = 0; /* jansson tells most allocations that fail as errors of syntax */
+    pthread_once(&once, watch_allocations);
+    starved = false;
+    errno = 0;
     if (all.deepest > depth) {
         snprintf(why, why_size, "it is nested %d deep, at most %d is allowed", all.deepest, depth);
         return NULL;
@@ -122,7 +144,12 @@ json_t *strict_json_load(const char *text, size_t size, int depth, char *why, si
         return NULL;
     }
     root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
-    if (!root) {
+    errno = starved ? ENOMEM : 0;
+    if (starved) {
+        snprintf(why, why_size, "no memory");
+        json_decref(root);
+        root = NULL;
+    } else if (!root) {
         explain(text, size, &error, why, why_size);
     } else if (!json_is_object(root)) {
         snprintf(why, why_size, "it is no JSON object");

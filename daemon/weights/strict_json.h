@@ -10,7 +10,8 @@
 
 /* Parses text[size] into an object. Duplicate keys, nesting deeper than `depth` and more values
  * than a real file has are refused. NULL: why[why_size] says what is wrong, printable, without the
- * name of the file. The caller owns the result (json_decref). */
+ * name of the file. The caller owns the result (json_decref). Where it was
+ * memory that failed, errno is ENOMEM. */
 json_t *strict_json_load(const char *text, size_t size, int depth, char *why, size_t why_size);
 
 /* Copies text for a message: what is not printable ASCII becomes '?', what is too long is cut. */
