@@ -13,6 +13,10 @@ void handle_status(struct request *r);
 void handle_health(struct request *r);
 void handle_metrics(struct request *r); /* metrics.c */
 
+/* own.c: asks for the daemon's status; `answer` gets the request as its user, unless -1 says that
+ * the daemon is away or the request's client leaves. */
+int ask_status(struct request *r, link_answer *answer);
+
 /* jobs.c: jobs that outlive their request */
 void handle_img_gen(struct request *r);
 void handle_job(struct request *r);

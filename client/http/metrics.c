@@ -148,22 +148,8 @@ static void on_status(void *user, const struct kr_value *result, const struct kr
     request_answer(r, a);
 }
 
-static void on_left(void *op)
-{
-    struct request *r = op;
-    upstream_forget(&r->shim->up, r);
-}
-
 void handle_metrics(struct request *r)
 {
-    struct kr_out out;
-    uint32_t id;
-    if (upstream_begin(&r->shim->up, KR_M_STATUS, &out, &id, NULL) == 0) {
-        kr_out_map(&out, 0);
-        if (upstream_send(&r->shim->up, &out, id, on_status, r, NULL) == 0) {
-            request_wait(r, on_left, r);
-            return;
-        }
-    }
-    request_answer(r, metrics_answer(r->shim, NULL));
+    if (ask_status(r, on_status) < 0)
+        request_answer(r, metrics_answer(r->shim, NULL));
 }

@@ -168,16 +168,21 @@ static void on_left(void *op)
     upstream_forget(&r->shim->up, r);
 }
 
-void handle_status(struct request *r)
+int ask_status(struct request *r, link_answer *answer)
 {
     struct kr_out out;
     uint32_t id;
-    if (upstream_begin(&r->shim->up, KR_M_STATUS, &out, &id, NULL) == 0) {
-        kr_out_map(&out, 0);
-        if (upstream_send(&r->shim->up, &out, id, on_status, r, NULL) == 0) {
-            request_wait(r, on_left, r);
-            return;
-        }
-    }
-    request_answer(r, status_answer(r->shim, NULL));
+    if (upstream_begin(&r->shim->up, KR_M_STATUS, &out, &id, NULL) < 0)
+        return -1;
+    kr_out_map(&out, 0);
+    if (upstream_send(&r->shim->up, &out, id, answer, r, NULL) < 0)
+        return -1;
+    request_wait(r, on_left, r);
+    return 0;
+}
+
+void handle_status(struct request *r)
+{
+    if (ask_status(r, on_status) < 0)
+        request_answer(r, status_answer(r->shim, NULL));
 }
