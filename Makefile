@@ -39,6 +39,7 @@ brief = $(if $(V),,@echo "  $(1)  $@";)
 
 # What one folder adds to the flags, and what a room's library needs at link time.
 flags_kernels/cpu    := -O3 -fopenmp -Wno-psabi
+flags_daemon/engine  := -O3
 flags_tests/bench    := -fopenmp
 libs_proto           := $(call pkg,--libs $(msgpack))
 libs_kernels         := -ldnnl -fopenmp -lm
@@ -269,6 +270,7 @@ $(B)/bench/%: $(B)/tests/bench/%.o $(lib_engine)
 bench: all $(benches) $(B)/tests/kread-fake
 	@for b in $(benches); do echo "== $$(basename $$b)"; $$b || exit 1; done
 	@KREAD_BUILD=$(abspath $(B)) $(PYTHON) tests/bench/http_overhead.py
+	@KREAD_BUILD=$(abspath $(B)) $(PYTHON) tests/bench/startup.py
 
 ## fuzz: build the fuzzers with clang's libFuzzer into build/fuzz/
 .PHONY: fuzz

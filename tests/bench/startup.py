@@ -118,6 +118,9 @@ def main():
     args.add_argument("--tokenizer", default=str(REAL), help="folder of Qwen's real tokenizer")
     args.add_argument("--starts", type=int, default=20)
     args = args.parse_args()
+    if not os.path.isdir(args.tokenizer):
+        print("start-up was not measured: no tokenizer of real size at %s" % args.tokenizer)
+        return 0
     folder = pathlib.Path(args.folder or tempfile.mkdtemp(prefix="kread-start-", dir="/var/tmp"))
     try:
         if not list(folder.glob("*.safetensors")):
