@@ -130,15 +130,15 @@ static void generate(struct engine *engine, struct steps *s)
 /* Seconds of a step of the demo. */
 static double step(void)
 {
-    const struct engine_config config = {
-        .profile = "bench",
-        .architecture = "krea2",
-        .variant = "turbo",
-        .diffusion_model = "demo/krea2_demo_fp8_scaled.safetensors",
-        .text_encoder = "demo/qwen3vl_demo_fp8_scaled.safetensors",
-        .vae = "demo/qwen_image_vae_demo.safetensors",
-        .tokenizer = "demo/tokenizer",
-        .device = ENGINE_DEVICE_CPU};
+    const struct engine_config config = {.profile = "bench",
+                                         .architecture = "krea2",
+                                         .variant = "turbo",
+                                         .diffusion_model =
+                                             "demo/krea2_demo_fp8_scaled.safetensors",
+                                         .text_encoder = "demo/qwen3vl_demo_fp8_scaled.safetensors",
+                                         .vae = "demo/qwen_image_vae_demo.safetensors",
+                                         .tokenizer = "demo/tokenizer",
+                                         .device = ENGINE_DEVICE_CPU};
     struct engine *engine;
     struct steps s;
     struct kr_err err;
