@@ -51,9 +51,9 @@ struct kr_backend {
     void (*embed)(struct kr_device *dev, struct kr_tensor out, const struct kr_weight *w,
                   const int32_t *ids, int64_t n);
     /* scale.data NULL: no modulation */
-    void (*rms_norm)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                     struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
-                     struct kr_tensor shift);
+    void (*rms_norm)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                     struct kr_tensor x, struct kr_tensor weight, float eps, enum kr_act act,
+                     struct kr_tensor scale, struct kr_tensor shift);
     void (*qk_norm_rope)(struct kr_device *dev, const struct kr_qk *qk, float eps,
                          const struct kr_rope *rope);
     void (*swiglu)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
@@ -63,6 +63,7 @@ struct kr_backend {
     void (*gelu_tanh)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
     void (*add)(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a,
                 struct kr_tensor b);
+    void (*scale_rows)(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors);
     void (*add_scaled)(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x);
     void (*guide)(struct kr_device *dev, struct kr_tensor v, struct kr_tensor uncond,
                   float guidance);

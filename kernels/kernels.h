@@ -243,8 +243,7 @@ void kr_linear(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                const struct kr_weight *w, enum kr_act act);
 
 /* out[n, N1 + N2 + ...] = [x W1^T | x W2^T | ...], without biases: one product where the device
- * can.
- */
+ * can. out may be columns. */
 void kr_linear_many(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                     const struct kr_weight *const *w, int count);
 
@@ -253,7 +252,9 @@ void kr_linear_many(struct kr_device *dev, struct kr_tensor out, struct kr_tenso
 enum kr_dtype kr_input_dtype(const struct kr_device *dev, const struct kr_weight *const *w,
                              int count);
 
-/* y[n,N] += gate[N] * (x[n,K] W^T + bias); y F32; gate F32, or a tensor with data NULL for ones. */
+/* y[n,N] += x[n,K] W^T + bias, y F32. With a gate, F32 and not NULL, y += gate[N] * (x S^T) of W's
+ * stored values S: the gate has w->scale in it already (kr_scale_rows() for all gates at once), and
+ * w has no bias. */
 void kr_linear_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor gate,
                    struct kr_tensor x, const struct kr_weight *w);
 
@@ -266,10 +267,11 @@ void kr_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x
                  struct kr_tensor weight, float eps, enum kr_act act);
 
 /* The same, then out = norm * (1 + scale) + shift; scale and shift F32 [cols]. out may be an input.
- */
-void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                          struct kr_tensor weight, float eps, struct kr_tensor scale,
-                          struct kr_tensor shift);
+ * `also`, F32 or BF16, gets the same as out, for products that want another dtype; its data may be
+ * NULL. */
+void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                          struct kr_tensor x, struct kr_tensor weight, float eps,
+                          struct kr_tensor scale, struct kr_tensor shift);
 
 enum kr_rope_pairs {
     KR_ROPE_HALVES,     /* pair (i, i + d/2): Qwen */
@@ -294,11 +296,13 @@ enum kr_mask { KR_MASK_NONE, KR_MASK_CAUSAL };
 
 /* out[b, n, heads*d] = softmax(q k^T / sqrt(d)) v; q shaped like out, k and v [b, m, kv_heads*d]
  * (rank 2: b = 1); q, k and v may be columns. Query head h uses kv head h * kv_heads / heads.
- * Causal: query i sees keys <= i, and n == m. */
+ * Causal: query i sees keys <= i, and n == m. With a gate, shaped like q and maybe columns, out is
+ * sigmoid(gate) times that; its data may be NULL. */
 struct kr_attention {
     struct kr_tensor q, k, v;
     int64_t heads, kv_heads;
     enum kr_mask mask;
+    struct kr_tensor gate;
 };
 void kr_attention(struct kr_device *dev, struct kr_tensor out,
                   const struct kr_attention *attention);
@@ -317,6 +321,9 @@ void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor 
 /* out = a + b, b repeated over a where it is shorter: a has whole multiples of it. out may be a, or
  * b where that does not repeat. */
 void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b);
+
+/* y[n, cols]: each row times its factor, F32 [n]. */
+void kr_scale_rows(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors);
 
 /* y += a x */
 void kr_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x);

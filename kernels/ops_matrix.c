@@ -47,7 +47,7 @@ static int are_parts(const struct kr_tensor *out, const struct kr_tensor *x,
             return 0;
         cols += w[i]->out;
     }
-    return is_real(out) && is_input(x) && kr_rows(out) == kr_rows(x) && kr_cols(out) == cols &&
+    return is_columns(out) && is_input(x) && kr_rows(out) == kr_rows(x) && kr_cols(out) == cols &&
            is_apart(out, x);
 }
 
@@ -77,10 +77,10 @@ void kr_linear_add(struct kr_device *dev, struct kr_tensor y, struct kr_tensor g
                    struct kr_tensor x, const struct kr_weight *w)
 {
     struct kr_tensor shape = weight_shape(w);
-    int gated = !gate.data || (is_vector(&gate, w->out) && is_apart(&y, &gate));
+    int gated = !gate.data || (is_vector(&gate, w->out) && is_apart(&y, &gate) && !w->bias.data);
     if (KR_FITS(dev, "kr_linear_add", gated && is_f32(&y) && is_map(&y, &x, w),
-                "y[n,N] += gate[N] (x[n,K] W[N,K]) with y and gate F32", {"y", &y}, {"x", &x},
-                {"W", &shape}))
+                "y[n,N] += gate[N] (x[n,K] W[N,K]) with y and gate F32, a gate or a bias",
+                {"y", &y}, {"x", &x}, {"W", &shape}))
         dev->backend->linear_add(dev, y, gate, x, w);
 }
 
@@ -126,14 +126,16 @@ static int attends(const struct kr_tensor *out, const struct kr_attention *a)
     return is_same_shape(out, q) && is_same_shape(k, v) && batch_of(q) == batch_of(k) &&
            kr_cols(k) == kr_cols(q) / a->heads * a->kv_heads &&
            (a->mask == KR_MASK_NONE || length_of(q) == length_of(k)) && is_apart(out, q) &&
-           is_apart(out, k) && is_apart(out, v);
+           is_apart(out, k) && is_apart(out, v) &&
+           (!a->gate.data ||
+            (is_columns(&a->gate) && is_same_shape(&a->gate, q) && is_apart(out, &a->gate)));
 }
 
 void kr_attention(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a)
 {
     if (KR_FITS(dev, "kr_attention", attends(&out, a),
-                "q and out [b,n,heads*d], k and v [b,m,kv_heads*d], kv_heads dividing heads, n = m "
-                "when causal",
+                "q, gate and out [b,n,heads*d], k and v [b,m,kv_heads*d], kv_heads dividing heads, "
+                "n = m when causal",
                 {"out", &out}, {"q", &a->q}, {"k", &a->k}, {"v", &a->v}))
         dev->backend->attention(dev, out, a);
 }

@@ -28,21 +28,24 @@ void kr_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x
                 "out shaped like x and a weight F32 [cols]", {"out", &out}, {"x", &x},
                 {"weight", &weight}) &&
         kr_live(dev))
-        dev->backend->rms_norm(dev, out, x, weight, eps, act, none, none);
+        dev->backend->rms_norm(dev, out, none, x, weight, eps, act, none, none);
 }
 
-void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                          struct kr_tensor weight, float eps, struct kr_tensor scale,
-                          struct kr_tensor shift)
+void kr_rms_norm_modulate(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                          struct kr_tensor x, struct kr_tensor weight, float eps,
+                          struct kr_tensor scale, struct kr_tensor shift)
 {
     int64_t n = kr_cols(&x);
+    int both = !also.data || (is_real(&also) && is_same_shape(&also, &x) && is_apart(&also, &x) &&
+                              is_apart(&also, &out));
     if (KR_FITS(dev, "kr_rms_norm_modulate",
-                is_input(&out) && is_real(&x) && is_same_shape(&out, &x) && is_vector(&weight, n) &&
-                    is_vector(&scale, n) && is_vector(&shift, n) && is_same_or_apart(&out, &x),
-                "out shaped like x; weight, scale and shift F32 [cols]", {"out", &out}, {"x", &x},
-                {"weight", &weight}, {"scale", &scale}, {"shift", &shift}) &&
+                both && is_input(&out) && is_real(&x) && is_same_shape(&out, &x) &&
+                    is_vector(&weight, n) && is_vector(&scale, n) && is_vector(&shift, n) &&
+                    is_same_or_apart(&out, &x),
+                "out and also shaped like x; weight, scale and shift F32 [cols]", {"out", &out},
+                {"x", &x}, {"weight", &weight}, {"scale", &scale}, {"shift", &shift}) &&
         kr_live(dev))
-        dev->backend->rms_norm(dev, out, x, weight, eps, KR_ACT_NONE, scale, shift);
+        dev->backend->rms_norm(dev, out, also, x, weight, eps, KR_ACT_NONE, scale, shift);
 }
 
 static int rotates(const struct kr_tensor *x, int64_t d, const struct kr_rope *rope)
@@ -118,6 +121,14 @@ void kr_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor 
                 {"x", &x}) &&
         kr_live(dev))
         dev->backend->gelu_tanh(dev, out, x);
+}
+
+void kr_scale_rows(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors)
+{
+    if (KR_FITS(dev, "kr_scale_rows", is_real(&y) && is_vector(&factors, kr_rows(&y)),
+                "y[n,cols] by F32 [n]", {"y", &y}, {"factors", &factors}) &&
+        kr_live(dev))
+        dev->backend->scale_rows(dev, y, factors);
 }
 
 void kr_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b)

@@ -18,33 +18,27 @@ static const float norm_eps = 1e-5f;
 static const double rope_theta = 1000;
 static const float time_period = 10000; /* of the sinusoid that t * 1000 becomes */
 
-static const struct kr_tensor no_gate; /* adds the product as it is */
+static const struct kr_tensor none; /* a gate: the product is added as it is */
 
 /* -------------------------------------------------------------------------- a block's parts -- */
 
-/* Several maps' products side by side, and where each begins. */
-static struct kr_tensor products(struct kr_device *dev, struct kr_tensor h,
-                                 const struct kr_weight *const *w, int count)
-{
-    int64_t cols = 0;
-    struct kr_tensor out;
+/* The normalised input [b, n, D] of an attention's maps, in what they like best: `gate` is apart
+ * where the gate's map likes something else than those of queries, keys and values. */
+struct attention_input {
+    struct kr_tensor h, gate;
+};
 
-    for (int i = 0; i < count; i++)
-        cols += w[i]->out;
-    out = h.rank == 3 ? kr_new(dev, kr_compute_dtype(dev), h.dim[0], h.dim[1], cols, 0)
-                      : kr_new(dev, kr_compute_dtype(dev), h.dim[0], cols, 0, 0);
-    kr_linear_many(dev, out, h, w, count);
-    return out;
-}
-
-/* The normalised input of maps, in what they like best. */
-static struct kr_tensor attention_input(const struct mmdit_attention *a, struct kr_device *dev,
-                                        struct kr_tensor x)
+static struct attention_input attention_input(const struct mmdit_attention *a,
+                                              struct kr_device *dev, struct kr_tensor x)
 {
     const struct kr_weight *const w[] = {&a->wq, &a->wk, &a->wv, &a->gate};
+    enum kr_dtype qkv = kr_input_dtype(dev, w, 3), gate = kr_input_dtype(dev, w + 3, 1);
+    int64_t batch = x.rank == 3 ? x.dim[0] : 1, n = x.dim[x.rank - 2];
+    struct attention_input in = {.h = kr_new(dev, qkv, batch, n, kr_cols(&x), 0)};
 
-    return kr_new(dev, kr_input_dtype(dev, w, 4), x.rank == 3 ? x.dim[0] : 1, x.dim[x.rank - 2],
-                  kr_cols(&x), 0);
+    if (gate != qkv)
+        in.gate = kr_new(dev, gate, batch, n, kr_cols(&x), 0);
+    return in;
 }
 
 static struct kr_tensor mlp_input(const struct mmdit_mlp *mlp, struct kr_device *dev,
@@ -55,16 +49,35 @@ static struct kr_tensor mlp_input(const struct mmdit_mlp *mlp, struct kr_device 
     return kr_new(dev, kr_input_dtype(dev, w, 2), kr_rows(&x), kr_cols(&x), 0, 0);
 }
 
-/* x += gate * wo(sigmoid(gate(h)) * attention(h)); h [b, n, D] is the normalised x. */
-static void attend(const struct mmdit_attention *a, struct kr_device *dev, struct kr_tensor x,
-                   struct kr_tensor gate, struct kr_tensor h, const struct kr_rope *rope)
+/* [b, n, q | k | v | gate] */
+static struct kr_tensor attention_products(const struct mmdit_attention *a, struct kr_device *dev,
+                                           const struct attention_input *in)
 {
-    const struct kr_weight *const in[] = {&a->wq, &a->wk, &a->wv, &a->gate}, *const out[] = {
-                                                                                 &a->wo};
-    int64_t batch = h.dim[0], n = h.dim[1], head = kr_cols(&a->q_norm);
+    const struct kr_weight *const w[] = {&a->wq, &a->wk, &a->wv, &a->gate};
+    int64_t qkv = a->wq.out + a->wk.out + a->wv.out;
+    struct kr_tensor all =
+        kr_new(dev, kr_compute_dtype(dev), in->h.dim[0], in->h.dim[1], qkv + a->gate.out, 0);
+
+    if (in->gate.data == NULL) {
+        kr_linear_many(dev, all, in->h, w, 4);
+    } else {
+        kr_linear_many(dev, kr_columns(all, 0, qkv), in->h, w, 3);
+        kr_linear_many(dev, kr_columns(all, qkv, a->gate.out), in->gate, w + 3, 1);
+    }
+    return all;
+}
+
+/* x += gate * wo(sigmoid(gate(h)) * attention(h)) */
+static void attend(const struct mmdit_attention *a, struct kr_device *dev, struct kr_tensor x,
+                   struct kr_tensor gate, const struct attention_input *in,
+                   const struct kr_rope *rope)
+{
+    const struct kr_weight *const out[] = {&a->wo};
+    int64_t batch = in->h.dim[0], n = in->h.dim[1], head = kr_cols(&a->q_norm);
     int64_t wide = a->wq.out, kv = a->wk.out;
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor all = products(dev, h, in, 4); /* [b, n, q | k | v | gate] */
+    struct kr_tensor all = attention_products(a, dev, in);
+    struct kr_tensor by = kr_columns(all, wide + 2 * kv, wide);
     struct kr_qk qk = {.q = kr_columns(all, 0, wide),
                        .k = kr_columns(all, wide, kv),
                        .q_weight = a->q_norm,
@@ -79,8 +92,11 @@ static void attend(const struct mmdit_attention *a, struct kr_device *dev, struc
     struct kr_tensor gated = best == o.dtype ? o : kr_new(dev, best, batch, n, wide, 0);
 
     kr_qk_norm_rope(dev, &qk, norm_eps, rope);
+    if (best == o.dtype)
+        attention.gate = by;
     kr_attention(dev, o, &attention);
-    kr_mul_sigmoid(dev, gated, o, kr_columns(all, wide + 2 * kv, wide));
+    if (best != o.dtype)
+        kr_mul_sigmoid(dev, gated, o, by);
     kr_linear_add(dev, x, gate, gated, &a->wo);
     kr_arena_release(dev, mark);
 }
@@ -92,9 +108,10 @@ static void feed_forward(const struct mmdit_mlp *mlp, struct kr_device *dev, str
     const struct kr_weight *const in[] = {&mlp->gate, &mlp->up}, *const out[] = {&mlp->down};
     int64_t n = kr_rows(&h), hidden = mlp->gate.out;
     struct kr_mark mark = kr_arena_mark(dev);
-    struct kr_tensor both = products(dev, h, in, 2); /* [n, gate | up] */
+    struct kr_tensor both = kr_new(dev, kr_compute_dtype(dev), n, 2 * hidden, 0, 0);
     struct kr_tensor g = kr_new(dev, kr_input_dtype(dev, out, 1), n, hidden, 0, 0);
 
+    kr_linear_many(dev, both, h, in, 2); /* [n, gate | up] */
     kr_swiglu(dev, g, kr_columns(both, 0, hidden), kr_columns(both, hidden, hidden));
     kr_linear_add(dev, x, gate, g, &mlp->down);
     kr_arena_release(dev, mark);
@@ -108,12 +125,15 @@ static void text_block(const struct mmdit_text_block *t, struct kr_device *dev, 
 {
     struct kr_mark mark = kr_arena_mark(dev);
     struct kr_tensor flat = kr_reshape(x, kr_rows(&x), kr_cols(&x), 0, 0);
-    struct kr_tensor h = attention_input(&t->attn, dev, x), h2 = mlp_input(&t->mlp, dev, x);
+    struct attention_input in = attention_input(&t->attn, dev, x);
+    struct kr_tensor h2 = mlp_input(&t->mlp, dev, x);
 
-    kr_rms_norm(dev, h, x, t->pre_norm, norm_eps, KR_ACT_NONE);
-    attend(&t->attn, dev, x, no_gate, h, NULL);
+    kr_rms_norm(dev, in.h, x, t->pre_norm, norm_eps, KR_ACT_NONE);
+    if (in.gate.data != NULL)
+        kr_rms_norm(dev, in.gate, x, t->pre_norm, norm_eps, KR_ACT_NONE);
+    attend(&t->attn, dev, x, none, &in, NULL);
     kr_rms_norm(dev, h2, flat, t->post_norm, norm_eps, KR_ACT_NONE);
-    feed_forward(&t->mlp, dev, x, no_gate, h2);
+    feed_forward(&t->mlp, dev, x, none, h2);
     kr_arena_release(dev, mark);
 }
 
@@ -192,19 +212,20 @@ static void embed_time(const struct mmdit *m, struct kr_device *dev, struct kr_t
     kr_arena_release(dev, mark);
 }
 
-/* x [n, D] through one block; mod [6, D]: scale, shift and gate of the attention, then of the MLP.
- */
+/* x [n, D] through one block; mod [6, D]: scale, shift and gate of the attention, then of the MLP,
+ * the gates with the scales of wo and down in them. */
 static void block_forward(const struct mmdit_block *t, struct kr_device *dev, struct kr_tensor x,
                           struct kr_tensor mod, const struct kr_rope *rope)
 {
     struct kr_mark mark = kr_arena_mark(dev);
     struct kr_tensor wide = kr_reshape(x, 1, x.dim[0], x.dim[1], 0); /* [1, n, D] */
-    struct kr_tensor h = attention_input(&t->attn, dev, x), h2 = mlp_input(&t->mlp, dev, x);
+    struct attention_input in = attention_input(&t->attn, dev, x);
+    struct kr_tensor h2 = mlp_input(&t->mlp, dev, x);
 
-    kr_rms_norm_modulate(dev, h, wide, t->pre_norm, norm_eps, kr_slice(mod, 0, 1),
+    kr_rms_norm_modulate(dev, in.h, in.gate, wide, t->pre_norm, norm_eps, kr_slice(mod, 0, 1),
                          kr_slice(mod, 1, 1));
-    attend(&t->attn, dev, wide, kr_slice(mod, 2, 1), h, rope);
-    kr_rms_norm_modulate(dev, h2, x, t->post_norm, norm_eps, kr_slice(mod, 3, 1),
+    attend(&t->attn, dev, wide, kr_slice(mod, 2, 1), &in, rope);
+    kr_rms_norm_modulate(dev, h2, none, x, t->post_norm, norm_eps, kr_slice(mod, 3, 1),
                          kr_slice(mod, 4, 1));
     feed_forward(&t->mlp, dev, x, kr_slice(mod, 5, 1), h2);
     kr_arena_release(dev, mark);
@@ -232,7 +253,7 @@ static void last_layer(const struct mmdit *m, struct kr_device *dev, struct kr_t
 
     for (int64_t i = 0; i < 2; i++)
         kr_add(dev, kr_slice(mod, i, 1), vector, kr_slice(m->last_modulation, i, 1));
-    kr_rms_norm_modulate(dev, h, x, m->last_norm, norm_eps, kr_slice(mod, 0, 1),
+    kr_rms_norm_modulate(dev, h, none, x, m->last_norm, norm_eps, kr_slice(mod, 0, 1),
                          kr_slice(mod, 1, 1));
     kr_linear(dev, patches, h, &m->last, KR_ACT_NONE);
     kr_arena_release(dev, mark);
@@ -256,6 +277,7 @@ void mmdit_forward(const struct mmdit *m, struct kr_device *dev, struct kr_tenso
     kr_copy(dev, kr_slice(x, 0, n), text);
     kr_linear(dev, kr_slice(x, n, image), patches, &m->first, KR_ACT_NONE);
     kr_add(dev, modulations, m->modulations, modulation); /* the same six for every block */
+    kr_scale_rows(dev, modulations, m->gate_scales);
     all_blocks(m, dev, x, modulations, rope);
     last_layer(m, dev, patches, kr_slice(x, n, image), vector);
     kr_unpatchify(dev, velocity, patches);

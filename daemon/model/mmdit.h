@@ -47,6 +47,8 @@ struct mmdit {
     struct mmdit_block *blocks;
     struct kr_tensor modulations; /* [blocks * 6, width]: a block's scale, shift and gate before the
                                      attention, then before the MLP */
+    struct kr_tensor
+        gate_scales; /* [blocks * 6]: 1, but of a gate the scale of the weight behind */
 };
 
 int mmdit_open(const char *path, struct weights **weights, struct kr_err *err);

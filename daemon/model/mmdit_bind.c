@@ -169,6 +169,29 @@ static void bind_all(struct binder *b, struct mmdit *m)
     bind_linear_bias(b, &m->last, patch_values, m->width, "last.linear");
 }
 
+/* The rows of the modulations that are gates take the scales along of what they gate. */
+static void bind_gate_scales(struct binder *b, struct mmdit *m)
+{
+    size_t count = 6 * (size_t)m->block_count;
+    float *scales;
+
+    if (b->dev == NULL || b->failed)
+        return;
+    scales = malloc(count * sizeof(*scales));
+    if (scales == NULL) {
+        kr_fail(b->err, KR_NO_MEMORY, "no memory for the scales of the diffusion model's gates");
+        b->failed = 1;
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        const struct mmdit_block *t = &m->blocks[i / 6];
+
+        scales[i] = i % 6 == 2 ? t->attn.wo.scale : i % 6 == 5 ? t->mlp.down.scale : 1;
+    }
+    m->gate_scales = kr_persist(b->dev, scales, (int64_t)count, 0);
+    free(scales);
+}
+
 int mmdit_bind(struct mmdit *m, const struct weights *weights, struct kr_device *dev,
                struct kr_err *err)
 {
@@ -188,6 +211,7 @@ int mmdit_bind(struct mmdit *m, const struct weights *weights, struct kr_device 
     if (dev != NULL)
         m->modulations = kr_persist(dev, NULL, 6 * m->block_count, m->width);
     bind_all(&b, m);
+    bind_gate_scales(&b, m);
     if (binder_end(&b)) {
         mmdit_fini(m, dev);
         return -1;
@@ -231,6 +255,7 @@ static void free_vectors(struct mmdit *m, struct kr_device *dev)
     for (int64_t i = 0; m->blocks != NULL && i < m->block_count; i++)
         free_block(&m->blocks[i], dev);
     kr_persist_free(dev, &m->modulations);
+    kr_persist_free(dev, &m->gate_scales);
     kr_persist_free(dev, &m->text_norm);
     kr_persist_free(dev, &m->last_norm);
     kr_persist_free(dev, &m->last_modulation);

@@ -70,7 +70,7 @@ static void attend(const struct vae *vae, struct kr_device *dev, struct kr_tenso
         qkv[i] = kr_new(dev, cd, n, c, 0, 0);
         kr_linear(dev, qkv[i], h, &part, KR_ACT_NONE);
     }
-    kr_attention(dev, h, &(struct kr_attention){qkv[0], qkv[1], qkv[2], 1, 1, KR_MASK_NONE});
+    kr_attention(dev, h, &(struct kr_attention){qkv[0], qkv[1], qkv[2], 1, 1, KR_MASK_NONE, {0}});
     kr_linear_add(dev, flat, (struct kr_tensor){0}, h, &vae->attn_proj);
     kr_arena_release(dev, mark);
 }

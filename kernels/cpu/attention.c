@@ -159,4 +159,6 @@ void cpu_attention(struct kr_device *dev, struct kr_tensor out, const struct kr_
 #endif
         attention_f32(&op, a->q.rank == 3 ? a->q.dim[0] : 1);
     kr_arena_release(dev, mark);
+    if (a->gate.data && kr_live(dev))
+        cpu_mul_sigmoid(dev, out, out, a->gate);
 }

@@ -148,9 +148,10 @@ void cpu_conv_fini(struct kr_device *dev, struct kr_conv *conv);
 void cpu_copy(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
 void cpu_embed(struct kr_device *dev, struct kr_tensor out, const struct kr_weight *w,
                const int32_t *ids, int64_t n);
-void cpu_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                  struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
-                  struct kr_tensor shift);
+void cpu_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                  struct kr_tensor x, struct kr_tensor weight, float eps, enum kr_act act,
+                  struct kr_tensor scale, struct kr_tensor shift);
+void cpu_scale_rows(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors);
 void cpu_qk_norm_rope(struct kr_device *dev, const struct kr_qk *qk, float eps,
                       const struct kr_rope *rope);
 void cpu_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,

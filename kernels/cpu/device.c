@@ -106,6 +106,7 @@ static const struct kr_backend cpu_backend = {
     .mul_sigmoid = cpu_mul_sigmoid,
     .gelu_tanh = cpu_gelu_tanh,
     .add = cpu_add,
+    .scale_rows = cpu_scale_rows,
     .add_scaled = cpu_add_scaled,
     .guide = cpu_guide,
     .mix_taps = cpu_mix_taps,

@@ -47,16 +47,16 @@ void linear_finish(const struct linear_op *op, const float *c, int64_t stride, i
 {
     const struct row_kernels *k = op->cpu->rows;
     const float *bias = op->w->bias.data ? (const float *)op->w->bias.data + first : NULL;
+    float scale = op->gate ? 1.0f : op->w->scale; /* a gate has it already */
     float buf[LINEAR_PANEL];
     for (int64_t t = 0; t < tokens; t++, c += stride) {
         int64_t at = (token + t) * kr_stride(&op->out) + first;
         float *out = cpu_room(&op->out, at, buf);
         if (op->add) {
-            k->finish_add(out, c, op->w->scale, bias, op->gate ? op->gate + first : NULL,
-                          (size_t)rows);
+            k->finish_add(out, c, scale, bias, op->gate ? op->gate + first : NULL, (size_t)rows);
             continue;
         }
-        k->finish(out, c, op->w->scale, bias, op->act, (size_t)rows);
+        k->finish(out, c, scale, bias, op->act, (size_t)rows);
         cpu_put(op->cpu, &op->out, at, out, (size_t)rows);
     }
 }

@@ -184,9 +184,9 @@ static void run_norm(void *arg, int64_t item, int thread)
     }
 }
 
-void cpu_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                  struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
-                  struct kr_tensor shift)
+void cpu_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                  struct kr_tensor x, struct kr_tensor weight, float eps, enum kr_act act,
+                  struct kr_tensor scale, struct kr_tensor shift)
 {
     struct row_op op = {.cpu = cpu_of(dev),
                         .out = out,
@@ -198,6 +198,11 @@ void cpu_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor 
                         .act = act,
                         .rows = kr_rows(&x),
                         .cols = kr_cols(&x)};
+    if (also.data) { /* before x may go */
+        op.out = also;
+        each_item(&op, run_norm);
+        op.out = out;
+    }
     each_item(&op, run_norm);
 }
 
@@ -296,6 +301,34 @@ void cpu_mix_taps(struct kr_device *dev, struct kr_tensor out, struct kr_tensor 
                         .rows = x.dim[0],
                         .cols = x.dim[2]};
     each_item(&op, run_mix);
+}
+
+static void run_scale_rows(void *arg, int64_t item, int thread)
+{
+    const struct row_op *op = arg;
+    float buf[CHUNK];
+    int64_t end = cpu_least((item + 1) * op->rows_an_item, op->rows);
+    (void)thread;
+    for (int64_t row = item * op->rows_an_item; row < end; row++) {
+        for (int64_t c = 0; c < op->cols; c += CHUNK) {
+            size_t n = (size_t)cpu_least(op->cols - c, CHUNK);
+            int64_t at = row * op->cols + c;
+            float *y = cpu_room(&op->out, at, buf);
+            do_copy(op, y, cpu_get(op->cpu, &op->out, at, buf, n), NULL, n);
+            op->cpu->rows->scale(y, op->scale[row], n);
+            cpu_put(op->cpu, &op->out, at, y, n);
+        }
+    }
+}
+
+void cpu_scale_rows(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors)
+{
+    struct row_op op = {.cpu = cpu_of(dev),
+                        .out = y,
+                        .scale = factors.data,
+                        .rows = kr_rows(&y),
+                        .cols = kr_cols(&y)};
+    each_item(&op, run_scale_rows);
 }
 
 static void run_scale_shift(void *arg, int64_t item, int thread)

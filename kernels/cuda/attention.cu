@@ -44,6 +44,8 @@ struct rows {
 
 struct walk {
     rows q, k, v;
+    const __nv_bfloat16 *gate; /* NULL: none */
+    int gate_stride;
     void *out; /* [batch * n, heads * d] */
     int n, m, d, heads, kv_heads;
     int chunks; /* of 64 columns, of a wide head */
@@ -53,11 +55,22 @@ struct walk {
 
 /* ------------------------------------------------------------------------------ shared ------ */
 
-/* Two neighbouring results of a query. */
+/* x * sigmoid(gate), 0 where the power is too large for a float */
+__device__ __forceinline__ float gated(float x, uint32_t gate)
+{
+    return __fdividef(x, 1.0f + exp2_fast(__uint_as_float(gate) * -1.44269504f));
+}
+
+/* Two neighbouring results of a query, gated; with a gate d is even. */
 __device__ __forceinline__ void put_pair(const walk &w, int64_t query, int head, int column,
                                          float a, float b)
 {
     int64_t at = (query * w.heads + head) * w.d + column;
+    if (w.gate && column < w.d) {
+        uint32_t by = *(const uint32_t *)(w.gate + query * w.gate_stride + head * w.d + column);
+        a = gated(a, by << 16);
+        b = gated(b, by & 0xffff0000u);
+    }
     if (w.out_f32) {
         float *out = (float *)w.out + at;
         if (column < w.d)
@@ -516,6 +529,13 @@ int fits_kernel(const struct kr_tensor *t, const shape *s)
            kr_stride(t) % PIECE == 0;
 }
 
+/* Whether put_pair() can read the gate by pairs. */
+int fits_epilogue(const struct kr_tensor *gate, const shape *s)
+{
+    return gate->dtype == KR_BF16 && s->d % 2 == 0 && (uintptr_t)gate->data % 4 == 0 &&
+           kr_stride(gate) % 2 == 0;
+}
+
 /* The rows as a kernel takes them: where they are, or in scratch. */
 rows bring_rows(struct cuda_device *cuda, const struct kr_tensor *t, int64_t heads, const shape *s)
 {
@@ -562,17 +582,17 @@ void run_wide(struct cuda_device *cuda, const walk &w, int64_t batch)
         w);
 }
 
-/* With room for it two blocks of 48 keys share a processor, else two of 32. */
+/* Two blocks share a processor. On sm_90 they have room for 48 keys; elsewhere either shared memory
+ * or, beside a gate, registers only last for 32. */
 void run_walk(struct cuda_device *cuda, const walk &w, const shape *s)
 {
-    int roomy = cuda->shared_most >= 150 << 10;
     if (s->filled > 128)
         run_wide(cuda, w, s->batch);
     else if (s->filled == 32)
         run_narrow<32, 64>(cuda, w, s->batch);
     else if (s->filled == 64)
         run_narrow<64, 64>(cuda, w, s->batch);
-    else if (roomy)
+    else if (cuda->capability == 90)
         run_narrow<128, 48>(cuda, w, s->batch);
     else
         run_narrow<128, 32>(cuda, w, s->batch);
@@ -599,7 +619,14 @@ void cuda_attention(struct kr_device *dev, struct kr_tensor out, const struct kr
     w.causal = a->mask == KR_MASK_CAUSAL;
     w.out_f32 = out.dtype == KR_F32;
     w.scale = 1.44269504f / sqrtf((float)s.d);
+    bool gated = a->gate.data && fits_epilogue(&a->gate, &s);
+    if (gated) {
+        w.gate = (const __nv_bfloat16 *)a->gate.data;
+        w.gate_stride = (int)kr_stride(&a->gate);
+    }
     if (kr_live(dev))
         run_walk(cuda, w, &s);
     kr_arena_release(dev, mark);
+    if (a->gate.data && !gated && kr_live(dev))
+        cuda_mul_sigmoid(dev, out, out, a->gate);
 }

@@ -258,9 +258,9 @@ void cuda_finish(struct cuda_device *cuda, struct kr_tensor out, const struct cu
 void cuda_finish_add(struct cuda_device *cuda, struct kr_tensor y, const struct cuda_finish *f);
 
 void cuda_copy(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
-void cuda_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                   struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
-                   struct kr_tensor shift);
+void cuda_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                   struct kr_tensor x, struct kr_tensor weight, float eps, enum kr_act act,
+                   struct kr_tensor scale, struct kr_tensor shift);
 void cuda_qk_norm_rope(struct kr_device *dev, const struct kr_qk *qk, float eps,
                        const struct kr_rope *rope);
 void cuda_swiglu(struct kr_device *dev, struct kr_tensor out, struct kr_tensor gate,
@@ -269,6 +269,7 @@ void cuda_mul_sigmoid(struct kr_device *dev, struct kr_tensor out, struct kr_ten
                       struct kr_tensor gate);
 void cuda_gelu_tanh(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x);
 void cuda_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, struct kr_tensor b);
+void cuda_scale_rows(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors);
 void cuda_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x);
 void cuda_guide(struct kr_device *dev, struct kr_tensor v, struct kr_tensor uncond, float guidance);
 void cuda_mix_taps(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,

@@ -179,6 +179,7 @@ static struct kr_backend make_backend(void)
     b.mul_sigmoid = cuda_mul_sigmoid;
     b.gelu_tanh = cuda_gelu_tanh;
     b.add = cuda_add;
+    b.scale_rows = cuda_scale_rows;
     b.add_scaled = cuda_add_scaled;
     b.guide = cuda_guide;
     b.mix_taps = cuda_mix_taps;

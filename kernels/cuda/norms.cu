@@ -7,7 +7,7 @@
 #include "kernels/cuda/elements.cuh"
 
 struct norm {
-    struct cuda_rows out, x;
+    struct cuda_rows out, also, x; /* also.data may be NULL; it is never quantized */
     int64_t rows, cols;
     const float *weight, *scale, *shift; /* scale NULL: no modulation */
     float *factors;                      /* where out is quantized */
@@ -60,18 +60,22 @@ template <int GROUP, int N> __global__ void __launch_bounds__(BLOCK_THREADS) rms
     }
     for (int64_t c = first; c < m.cols; c += GROUP * N) {
         normed<N>(v, m, r, row, c);
+        if (m.also.data)
+            put<N>(m.also, row * m.also.stride + c, v);
         for (int i = 0; i < N; i++)
             v[i] *= by;
         put<N>(m.out, row * m.out.stride + c, v);
     }
 }
 
-void cuda_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
-                   struct kr_tensor weight, float eps, enum kr_act act, struct kr_tensor scale,
-                   struct kr_tensor shift)
+void cuda_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor also,
+                   struct kr_tensor x, struct kr_tensor weight, float eps, enum kr_act act,
+                   struct kr_tensor scale, struct kr_tensor shift)
 {
     struct norm m = {};
     m.out = cuda_rows_of(&out);
+    if (also.data)
+        m.also = cuda_rows_of(&also);
     m.x = cuda_rows_of(&x);
     m.rows = kr_rows(&x);
     m.cols = kr_cols(&x);
@@ -81,8 +85,9 @@ void cuda_rms_norm(struct kr_device *dev, struct kr_tensor out, struct kr_tensor
     m.factors = out.dtype == KR_F8_E4M3 ? cuda_factors(&out) : NULL;
     m.eps = eps;
     m.act = act;
-    bool wide = cuda_is_wide(&m.out) && cuda_is_wide(&m.x) && cuda_is_wide(m.weight) &&
-                cuda_is_wide(m.scale) && cuda_is_wide(m.shift) && m.cols % WIDE == 0;
+    bool wide = cuda_is_wide(&m.out) && cuda_is_wide(&m.also) && cuda_is_wide(&m.x) &&
+                cuda_is_wide(m.weight) && cuda_is_wide(m.scale) && cuda_is_wide(m.shift) &&
+                m.cols % WIDE == 0;
     bool warps = m.cols <= WARP_COLS;
     auto kernel = warps ? (wide ? rms_norm<WARP, WIDE> : rms_norm<WARP, 1>)
                         : (wide ? rms_norm<BLOCK_THREADS, WIDE> : rms_norm<BLOCK_THREADS, 1>);

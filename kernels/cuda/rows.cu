@@ -116,6 +116,17 @@ struct gelu : of_one {
     }
 };
 
+/* One factor a row. */
+struct scaled_rows : of_one {
+    const float *by;
+    template <int N>
+    __device__ void apply(float v[N], const float *a, const float *, int64_t row, int64_t) const
+    {
+        for (int i = 0; i < N; i++)
+            v[i] = a[i] * by[row];
+    }
+};
+
 struct adding : of_two {
     template <int N>
     __device__ void apply(float v[N], const float *a, const float *b, int64_t, int64_t) const
@@ -236,6 +247,15 @@ void cuda_add(struct kr_device *dev, struct kr_tensor out, struct kr_tensor a, s
         w.rows = kr_count(&a) / w.cols;
     }
     walk_over(cuda_of(dev), w, adding());
+}
+
+void cuda_scale_rows(struct kr_device *dev, struct kr_tensor y, struct kr_tensor factors)
+{
+    struct walk w = {cuda_rows_of(&y), cuda_rows_of(&y), cuda_rows_of(&y), kr_rows(&y),
+                     kr_cols(&y)};
+    struct scaled_rows f = {};
+    f.by = (const float *)factors.data;
+    walk_over(cuda_of(dev), w, f);
 }
 
 void cuda_add_scaled(struct kr_device *dev, struct kr_tensor y, float a, struct kr_tensor x)

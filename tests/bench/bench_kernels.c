@@ -273,7 +273,7 @@ static double run_block(void *arg)
     struct kr_tensor g = kr_new(dev, KR_BF16, n, HIDDEN, 0, 0);
     struct kr_tensor u = kr_new(dev, KR_BF16, n, HIDDEN, 0, 0);
     double begun = now(), start = begun;
-    kr_rms_norm_modulate(dev, h, b->x, b->norm, 1e-5f, b->scale, b->shift);
+    kr_rms_norm_modulate(dev, h, (struct kr_tensor){0}, b->x, b->norm, 1e-5f, b->scale, b->shift);
     b->rest = now() - start;
     kr_linear(dev, q, h, &b->wq, KR_ACT_NONE);
     kr_linear(dev, k, h, &b->wk, KR_ACT_NONE);
@@ -283,14 +283,14 @@ static double run_block(void *arg)
     kr_qk_norm_rope(dev, &(struct kr_qk){q, k, b->head_norm, b->head_norm}, 1e-5f, &b->rope);
     b->rest += now() - start;
     start = now();
-    kr_attention(dev, a, &(struct kr_attention){q, k, v, HEADS, KV_HEADS, KR_MASK_NONE});
+    kr_attention(dev, a, &(struct kr_attention){q, k, v, HEADS, KV_HEADS, KR_MASK_NONE, {0}});
     b->attention = now() - start;
     start = now();
     kr_mul_sigmoid(dev, a, a, gate);
     b->rest += now() - start;
     kr_linear_add(dev, b->x, b->residual_gate, a, &b->wo);
     start = now();
-    kr_rms_norm_modulate(dev, h, b->x, b->norm, 1e-5f, b->scale, b->shift);
+    kr_rms_norm_modulate(dev, h, (struct kr_tensor){0}, b->x, b->norm, 1e-5f, b->scale, b->shift);
     b->rest += now() - start;
     kr_linear(dev, g, h, &b->mlp_gate, KR_ACT_NONE);
     kr_linear(dev, u, h, &b->up, KR_ACT_NONE);
@@ -379,7 +379,7 @@ static void run_layer(struct encoder *e, const struct layer *l)
     kr_linear(dev, k, h, &l->k, KR_ACT_NONE);
     kr_linear(dev, v, h, &l->v, KR_ACT_NONE);
     kr_qk_norm_rope(dev, &(struct kr_qk){q, k, e->head_norm, e->head_norm}, 1e-6f, &e->rope);
-    kr_attention(dev, a, &(struct kr_attention){q, k, v, E_HEADS, E_KV, KR_MASK_CAUSAL});
+    kr_attention(dev, a, &(struct kr_attention){q, k, v, E_HEADS, E_KV, KR_MASK_CAUSAL, {0}});
     kr_linear_add(dev, e->x, none, a, &l->o);
     kr_rms_norm(dev, h, e->x, e->norm, 1e-6f, KR_ACT_NONE);
     kr_linear(dev, g, h, &l->gate, KR_ACT_NONE);

@@ -9,7 +9,7 @@ struct attention_case {
     int64_t batch, n, m, heads, kv_heads, d;
     enum kr_mask mask;
     enum kr_dtype in, out; /* on the GPU; F32 on the CPU */
-    int columns;           /* q, k and v are columns of one tensor (n == m) */
+    int columns;           /* q, k, v and a gate are columns of one tensor (n == m) */
     const float *values;   /* exact in bfloat16, enough for all */
 };
 
@@ -35,10 +35,11 @@ static struct kr_tensor attend(struct kr_device *dev, const void *of)
     a.mask = c->mask;
     struct kr_tensor out = rows_of(dev, c, c->out, c->n, wide, c->values);
     if (c->columns) {
-        struct kr_tensor all = rows_of(dev, c, c->in, c->n, wide + 2 * kv, c->values);
+        struct kr_tensor all = rows_of(dev, c, c->in, c->n, 2 * (wide + kv), c->values);
         a.q = kr_columns(all, 0, wide);
         a.k = kr_columns(all, wide, kv);
         a.v = kr_columns(all, wide + kv, kv);
+        a.gate = kr_columns(all, wide + 2 * kv, wide);
     } else {
         a.q = rows_of(dev, c, c->in, c->n, wide, c->values);
         a.k = rows_of(dev, c, c->in, c->m, kv, c->values + c->batch * c->n * wide);
@@ -57,9 +58,9 @@ static void compare(struct attention_case c, int architecture)
 {
     struct devices *d = devices_of(architecture);
     int64_t count = c.batch * c.n * c.heads * c.d, kv = c.batch * c.m * c.kv_heads * c.d;
-    float *values = numbers(count + 2 * kv, -MOST, MOST);
+    float *values = numbers(2 * (count + kv), -MOST, MOST);
     double sum = 0, all = 0;
-    for (int64_t i = 0; i < count + 2 * kv; i++)
+    for (int64_t i = 0; i < 2 * (count + kv); i++)
         values[i] = bf16_of(values[i]);
     c.values = values;
     float *got = run_planned(d->dev[GPU], attend, &c), *want = run_planned(d->dev[CPU], attend, &c);

@@ -31,7 +31,8 @@ static void attend(struct kr_device *dev, int64_t n, int64_t m, int64_t heads, i
                              filled(dev, KR_BF16, m, d, 0),
                              heads,
                              1,
-                             mask};
+                             mask,
+                             {}};
     struct kr_tensor out = kr_new(dev, KR_BF16, n, heads * d, 0, 0);
     kr_attention(dev, out, &a);
 }

@@ -247,7 +247,8 @@ static void forward(struct kr_device *dev, struct job *j, struct kr_tensor norm,
                              kr_columns(all, 2 * WIDTH, WIDTH),
                              2,
                              2,
-                             KR_MASK_NONE};
+                             KR_MASK_NONE,
+                             {}};
     kr_embed(dev, x, &j->w[3], ids, ROWS);
     kr_rms_norm(dev, h, x, norm, 1e-6f, KR_ACT_NONE);
     kr_linear_many(dev, all, h, qkv, 3);

@@ -65,15 +65,14 @@ static void attend(struct kr_device *dev, const struct block *b, struct kr_tenso
                      all = kr_new(dev, kr_compute_dtype(dev), ROWS, 4 * WIDTH, 0, 0);
     struct kr_qk qk = {kr_columns(all, 0, WIDTH), kr_columns(all, WIDTH, WIDTH),
                        b->head_norm.at[side], b->head_norm.at[side]};
-    struct kr_attention a = {qk.q,  qk.k,  kr_columns(all, 2 * WIDTH, WIDTH),
-                             HEADS, HEADS, KR_MASK_NONE};
+    struct kr_attention a = {qk.q,  qk.k,         kr_columns(all, 2 * WIDTH, WIDTH), HEADS,
+                             HEADS, KR_MASK_NONE, kr_columns(all, 3 * WIDTH, WIDTH)};
     struct kr_rope rope = {b->cos.at[side], b->sin.at[side], KR_ROPE_INTERLEAVED};
-    kr_rms_norm_modulate(dev, h, x, b->norm.at[side], 1e-5f, kr_slice(mod, 0, 1),
+    kr_rms_norm_modulate(dev, h, {}, x, b->norm.at[side], 1e-5f, kr_slice(mod, 0, 1),
                          kr_slice(mod, 1, 1));
     kr_linear_many(dev, all, h, in, 4);
     kr_qk_norm_rope(dev, &qk, 1e-5f, &rope);
     kr_attention(dev, h, &a);
-    kr_mul_sigmoid(dev, h, h, kr_columns(all, 3 * WIDTH, WIDTH));
     kr_linear_add(dev, x, kr_slice(mod, 2, 1), h, &b->wo);
 }
 
@@ -84,7 +83,7 @@ static void feed_forward(struct kr_device *dev, const struct block *b, struct kr
     struct kr_tensor h = kr_new(dev, kr_compute_dtype(dev), ROWS, WIDTH, 0, 0),
                      both = kr_new(dev, kr_compute_dtype(dev), ROWS, 2 * HIDDEN, 0, 0),
                      g = kr_new(dev, kr_compute_dtype(dev), ROWS, HIDDEN, 0, 0);
-    kr_rms_norm_modulate(dev, h, x, b->norm.at[side], 1e-5f, kr_slice(mod, 3, 1),
+    kr_rms_norm_modulate(dev, h, {}, x, b->norm.at[side], 1e-5f, kr_slice(mod, 3, 1),
                          kr_slice(mod, 4, 1));
     kr_linear_many(dev, both, h, in, 2);
     kr_swiglu(dev, g, kr_columns(both, 0, HIDDEN), kr_columns(both, HIDDEN, HIDDEN));

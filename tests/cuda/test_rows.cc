@@ -60,10 +60,14 @@ static void norm_case(struct devices d, enum kr_dtype to, int64_t rows, int64_t 
     struct both w = both_filled(&d, KR_F32, cols, 0, 0, 0.5f, 2);
     struct both scale = both_filled(&d, KR_F32, cols, 0, 0, -0.5f, 1);
     struct both shift = both_filled(&d, KR_F32, cols, 0, 0, -1, 1);
+    struct both also = {};
+    if (modulate && number_below(2))
+        also = both_new(&d, any_type(), rows, cols, 0);
     int64_t before = devices_cuda(&d)->launches;
     EACH_SIDE({
         if (modulate)
-            kr_rms_norm_modulate(dev, out.at[s], x.at[s], w.at[s], 1e-5f, scale.at[s], shift.at[s]);
+            kr_rms_norm_modulate(dev, out.at[s], also.at[s], x.at[s], w.at[s], 1e-5f, scale.at[s],
+                                 shift.at[s]);
         else
             kr_rms_norm(dev, out.at[s], x.at[s], w.at[s], 1e-5f, act);
     });
@@ -72,6 +76,8 @@ static void norm_case(struct devices d, enum kr_dtype to, int64_t rows, int64_t 
         both_near_quantized(&d, out);
     else
         both_near(&d, out, step_of(out.at[GPU].dtype), 4e-6f);
+    if (also.at[GPU].data)
+        both_near(&d, also, step_of(also.at[GPU].dtype), 4e-6f);
     next_case(&d);
 }
 
@@ -162,11 +168,22 @@ static void test_heads(void **)
 
 /* ------------------------------------------------------------------------- pointwise ------ */
 
-enum pointwise { COPY, SWIGLU, SIGMOID, GELU, ADD, ADD_SCALED, GUIDE, SCALE_SHIFT, POINTWISE };
+enum pointwise {
+    COPY,
+    SWIGLU,
+    SIGMOID,
+    GELU,
+    ADD,
+    ADD_SCALED,
+    GUIDE,
+    SCALE_ROWS,
+    SCALE_SHIFT,
+    POINTWISE
+};
 
 static void run_pointwise(struct kr_device *dev, enum pointwise op, struct kr_tensor out,
                           struct kr_tensor a, struct kr_tensor b, struct kr_tensor v,
-                          struct kr_tensor w)
+                          struct kr_tensor w, struct kr_tensor r)
 {
     if (op == COPY)
         kr_copy(dev, out, a);
@@ -182,6 +199,8 @@ static void run_pointwise(struct kr_device *dev, enum pointwise op, struct kr_te
         kr_add_scaled(dev, a, 0.75f, b);
     else if (op == GUIDE)
         kr_guide(dev, a, b, 3.5f);
+    else if (op == SCALE_ROWS)
+        kr_scale_rows(dev, a, r);
     else
         kr_scale_shift(dev, out, a, v, w);
 }
@@ -193,10 +212,12 @@ static void pointwise_case(struct devices d, enum pointwise op, int64_t rows, in
     struct both b = both_filled(&d, op == GUIDE ? KR_F32 : any_type(), rows, cols, 0, -6, 6);
     struct both v = both_filled(&d, KR_F32, cols, 0, 0, -2, 2);
     struct both w = both_filled(&d, KR_F32, cols, 0, 0, -2, 2);
-    int in_place = op == ADD_SCALED || op == GUIDE || (op != COPY && number_below(3) == 0);
+    struct both r = both_filled(&d, KR_F32, rows, 0, 0, -2, 2);
+    int in_place =
+        op == ADD_SCALED || op == GUIDE || op == SCALE_ROWS || (op != COPY && number_below(3) == 0);
     struct both out = in_place ? a : both_new(&d, any_type(), rows, cols, 0);
     int64_t before = devices_cuda(&d)->launches;
-    EACH_SIDE(run_pointwise(dev, op, out.at[s], a.at[s], b.at[s], v.at[s], w.at[s]));
+    EACH_SIDE(run_pointwise(dev, op, out.at[s], a.at[s], b.at[s], v.at[s], w.at[s], r.at[s]));
     assert_int_equal(devices_cuda(&d)->launches, before + 1);
     both_near(&d, out, step_of(out.at[GPU].dtype), 1e-5f);
     next_case(&d);
@@ -219,7 +240,7 @@ static void columns_case(struct devices d, enum pointwise op, enum kr_dtype to, 
     struct both a = both_columns(all, offset, cols);
     struct both b = both_columns(all, offset + cols, cols);
     struct both out = both_new(&d, to, rows, cols, 0);
-    EACH_SIDE(run_pointwise(dev, op, out.at[s], a.at[s], b.at[s], none, none));
+    EACH_SIDE(run_pointwise(dev, op, out.at[s], a.at[s], b.at[s], none, none, none));
     if (to == KR_F8_E4M3)
         both_near_quantized(&d, out);
     else

@@ -209,7 +209,8 @@ static void run_rope(struct bench *b, void *of)
 static void run_norm(struct bench *b, void *of)
 {
     struct others *o = of;
-    kr_rms_norm_modulate(b->dev, o->out, o->x, o->weight, 1e-5f, o->weight, o->shift);
+    kr_rms_norm_modulate(b->dev, o->out, (struct kr_tensor){0}, o->x, o->weight, 1e-5f, o->weight,
+                         o->shift);
 }
 
 static void run_swiglu(struct bench *b, void *of)
@@ -240,9 +241,13 @@ static void attention(struct bench *b)
     o.qk = (struct kr_qk){kr_columns(x, 0, b->width), kr_columns(x, b->width, b->kv),
                           filled(b, KR_F32, b->head, 0, 0), filled(b, KR_F32, b->head, 0, 0)};
     o.rope = (struct kr_rope){half, half, KR_ROPE_INTERLEAVED};
-    o.attention = (struct kr_attention){
-        o.qk.q,          o.qk.k,      kr_columns(x, b->width + b->kv, b->kv), b->width / b->head,
-        b->kv / b->head, KR_MASK_NONE};
+    o.attention = (struct kr_attention){o.qk.q,
+                                        o.qk.k,
+                                        kr_columns(x, b->width + b->kv, b->kv),
+                                        b->width / b->head,
+                                        b->kv / b->head,
+                                        KR_MASK_NONE,
+                                        {0}};
     measure(b, &(struct op){"attention", run_attention, &o, 4.0 * (double)(b->n * b->n * b->width),
                             (double)(2 * b->n * (all + b->width)), 0, 28});
     measure(b, &(struct op){"q and k norm, rotation", run_rope, &o, 0,
@@ -300,7 +305,7 @@ static void vae_attention(struct bench *b)
     int64_t n = b->side * b->side, d = 4 * b->base;
     struct kr_tensor x = filled(b, KR_BF16, n, d, 0);
     struct others o = {.out = kr_new(b->dev, KR_BF16, n, d, 0, 0)};
-    o.attention = (struct kr_attention){x, x, x, 1, 1, KR_MASK_NONE};
+    o.attention = (struct kr_attention){x, x, x, 1, 1, KR_MASK_NONE, {0}};
     measure(b, &(struct op){"attention of the VAE", run_attention, &o, 4.0 * (double)(n * n * d),
                             (double)(8 * n * d), 0, 0});
     kr_arena_release(b->dev, mark);

@@ -120,7 +120,7 @@ static void attention(struct kr_device *dev)
                          out = untouched(dev, N, HEADS * D, 0);
         if (cancel)
             set_trap(dev, q.data, (size_t)N * HEADS * D * sizeof(float), 0.25);
-        kr_attention(dev, out, &(struct kr_attention){q, k, k, HEADS, HEADS, KR_MASK_NONE});
+        kr_attention(dev, out, &(struct kr_attention){q, k, k, HEADS, HEADS, KR_MASK_NONE, {0}});
         if (cancel)
             check_cancelled(dev, out);
         else

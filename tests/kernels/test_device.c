@@ -67,7 +67,7 @@ static float forward(struct model *m, struct kr_device *dev, int64_t n)
         kr_linear(dev, wide, h, &m->w, KR_ACT_SILU);
         kr_linear_add(dev, y, none, wide, &m->back);
         struct kr_tensor a = kr_new(dev, KR_F32, n, 64, 0, 0);
-        kr_attention(dev, a, &(struct kr_attention){y, x, x, 4, 4, KR_MASK_CAUSAL});
+        kr_attention(dev, a, &(struct kr_attention){y, x, x, 4, 4, KR_MASK_CAUSAL, {0}});
         kr_arena_release(dev, mark);
     }
     struct kr_tensor picture = kr_reshape(y, n, 4, 16, 0);
@@ -280,12 +280,16 @@ WRONG(linear_scale, s->w.scale = NAN; kr_linear(s->dev, s->y, s->x, &s->w, KR_AC
 WRONG(linear_type, s->w.dtype = KR_I8; kr_linear(s->dev, s->y, s->x, &s->w, KR_ACT_NONE))
 WRONG(linear_bias, s->w.bias = s->v4; kr_linear(s->dev, s->y, s->x, &s->w, KR_ACT_NONE))
 WRONG(linear_gate, kr_linear_add(s->dev, s->y, s->v4, s->x, &s->w))
+WRONG(gate_and_bias, s->w.bias = f32(s, 6, 0, 0);
+      kr_linear_add(s->dev, s->y, f32(s, 6, 0, 0), s->x, &s->w))
 WRONG(linear_add_type, s->w.out = 4; kr_linear_add(s->dev, s->h, s->none, s->x, &s->w))
 WRONG(embed_shape, kr_embed(s->dev, s->y, &s->w, outside, 2))
 WRONG(embed_id, kr_embed(s->dev, s->x, &s->w, outside, 2))
 WRONG(norm_weight, kr_rms_norm(s->dev, s->x, s->x, s->v3, 0, KR_ACT_NONE))
 WRONG(norm_shape, kr_rms_norm(s->dev, s->y, s->x, s->v4, 0, KR_ACT_NONE))
-WRONG(norm_shift, kr_rms_norm_modulate(s->dev, s->x, s->x, s->v4, 0, s->v4, s->v3))
+WRONG(norm_shift, kr_rms_norm_modulate(s->dev, s->x, s->none, s->x, s->v4, 0, s->v4, s->v3))
+WRONG(norm_also, kr_rms_norm_modulate(s->dev, s->x, s->y, s->x, s->v4, 0, s->v4, s->v4))
+WRONG(scale_rows_length, kr_scale_rows(s->dev, s->x, s->v4))
 WRONG(many_bias, const struct kr_weight *const w[] = {&s->w}; s->w.bias = f32(s, 6, 0, 0);
       kr_linear_many(s->dev, s->y, s->x, w, 1))
 WRONG(many_cols, const struct kr_weight *const w[] = {&s->w, &s->w};
@@ -297,9 +301,12 @@ WRONG(head_positions, struct kr_qk qk = {s->x, f32(s, 3, 4, 0), s->v4, s->v4};
 WRONG(head_overlap, struct kr_qk qk = {s->x, s->x, s->v4, s->v4};
       kr_qk_norm_rope(s->dev, &qk, 0, NULL))
 WRONG(attention_heads,
-      kr_attention(s->dev, s->h, &(struct kr_attention){s->x, s->x, s->x, 3, 1, KR_MASK_NONE}))
+      kr_attention(s->dev, s->h, &(struct kr_attention){s->x, s->x, s->x, 3, 1, KR_MASK_NONE, {0}}))
+WRONG(attention_gate,
+      kr_attention(s->dev, s->h,
+                   &(struct kr_attention){s->x, s->x, s->x, 1, 1, KR_MASK_NONE, s->y}))
 WRONG(attention_causal, struct kr_tensor k = kr_reshape(s->y, 3, 4, 0, 0);
-      kr_attention(s->dev, s->h, &(struct kr_attention){s->x, k, k, 1, 1, KR_MASK_CAUSAL}))
+      kr_attention(s->dev, s->h, &(struct kr_attention){s->x, k, k, 1, 1, KR_MASK_CAUSAL, {0}}))
 WRONG(norm_columns, kr_rms_norm(s->dev, f32(s, 3, 2, 0), kr_columns(s->x, 1, 2),
                                 kr_slice(s->v4, 0, 2), 0, KR_ACT_NONE))
 WRONG(swiglu_shape, kr_swiglu(s->dev, s->x, s->x, s->y))
@@ -333,12 +340,15 @@ static const struct {
     {"kr_linear", linear_type},
     {"kr_linear", linear_bias},
     {"kr_linear_add", linear_gate},
+    {"kr_linear_add", gate_and_bias},
     {"kr_linear_add", linear_add_type},
     {"kr_embed", embed_shape},
     {"kr_embed", embed_id},
     {"kr_rms_norm", norm_weight},
     {"kr_rms_norm", norm_shape},
     {"kr_rms_norm_modulate", norm_shift},
+    {"kr_rms_norm_modulate", norm_also},
+    {"kr_scale_rows", scale_rows_length},
     {"kr_linear_many", many_bias},
     {"kr_linear_many", many_cols},
     {"kr_qk_norm_rope", head_length},
@@ -346,6 +356,7 @@ static const struct {
     {"kr_qk_norm_rope", head_overlap},
     {"kr_rms_norm", norm_columns},
     {"kr_attention", attention_heads},
+    {"kr_attention", attention_gate},
     {"kr_attention", attention_causal},
     {"kr_swiglu", swiglu_shape},
     {"kr_mul_sigmoid", sigmoid_shape},

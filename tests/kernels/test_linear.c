@@ -132,6 +132,7 @@ static void test_linear_many(void **state)
     on_every_device(many_body);
 }
 
+/* A gate holds the weight's scale, and goes without a bias. */
 static void check_linear_add(struct kr_device *dev, int64_t n, int64_t out, int64_t in, int gated)
 {
     struct kr_mark mark = kr_arena_mark(dev);
@@ -141,14 +142,18 @@ static void check_linear_add(struct kr_device *dev, int64_t n, int64_t out, int6
     struct kr_weight w = {
         .dtype = KR_F8_E4M3, .out = out, .in = in, .scale = 1.5f / sqrtf((float)in)};
     w.data = random_stored(w.dtype, (size_t)(out * in), 1, &to_free);
-    w.bias = tensor_of(dev, KR_F32, bias, out, 0, 0);
-    struct kr_tensor x = tensor_of(dev, KR_BF16, host, n, in, 0), none = {0};
+    struct kr_tensor x = tensor_of(dev, KR_BF16, host, n, in, 0), g = {0};
     struct kr_tensor y = tensor_of(dev, KR_F32, before, n, out, 0);
-    struct kr_tensor g = gated ? tensor_of(dev, KR_F32, gate, out, 0, 0) : none;
     float *rounded = values_of(dev, x);
-    double *want = product(rounded, n, &w, bias);
+    double *want = product(rounded, n, &w, gated ? NULL : bias);
     for (int64_t i = 0; i < n * out; i++)
         want[i] = before[i] + (gated ? gate[i % out] : 1) * want[i];
+    for (int64_t i = 0; i < out; i++)
+        gate[i] *= w.scale;
+    if (gated)
+        g = tensor_of(dev, KR_F32, gate, out, 0, 0);
+    else
+        w.bias = tensor_of(dev, KR_F32, bias, out, 0, 0);
     kr_linear_add(dev, y, g, x, &w);
     assert_close(dev, y, want, product_tolerance(dev, in));
     free(want);

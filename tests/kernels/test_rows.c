@@ -68,11 +68,16 @@ static void norm_case(struct kr_device *dev, int64_t rows, int64_t cols, enum kr
             want[r * cols + c] = modulated ? v * (1 + scale.x[c]) + shift.x[c] : act_of(v, act);
         }
     }
+    struct kr_tensor also = {0};
+    if (modulated && rows % 2)
+        also = kr_new(dev, in, rows, cols, 0, 0);
     if (modulated)
-        kr_rms_norm_modulate(dev, y, x.t, w.t, 1e-5f, scale.t, shift.t);
+        kr_rms_norm_modulate(dev, y, also, x.t, w.t, 1e-5f, scale.t, shift.t);
     else
         kr_rms_norm(dev, y, x.t, w.t, 1e-5f, act);
     assert_close(dev, y, want, storage_tolerance(y.dtype));
+    if (also.data)
+        assert_close(dev, also, want, storage_tolerance(in));
     free(want);
     free(x.x);
     free(w.x);
@@ -319,6 +324,31 @@ static void test_pointwise(void **state)
     on_every_device(columns_body);
 }
 
+static void scale_rows_body(struct kr_device *dev)
+{
+    for (int l = 0; l < LENGTHS; l++) {
+        struct kr_mark mark = kr_arena_mark(dev);
+        int64_t rows = random_between(1, 40);
+        struct sample y = sample(dev, types[l % 2], rows, lengths[l], 0);
+        struct sample by = sample(dev, KR_F32, rows, 0, 0);
+        double *want = wanted(rows * lengths[l]);
+        for (int64_t i = 0; i < rows * lengths[l]; i++)
+            want[i] = (double)y.x[i] * by.x[i / lengths[l]];
+        kr_scale_rows(dev, y.t, by.t);
+        assert_close(dev, y.t, want, storage_tolerance(y.t.dtype));
+        free(want);
+        free(y.x);
+        free(by.x);
+        kr_arena_release(dev, mark);
+    }
+}
+
+static void test_scale_rows(void **state)
+{
+    (void)state;
+    on_every_device(scale_rows_body);
+}
+
 /* The functions at their ends: no overflow where the limit exists. */
 static void ends_body(struct kr_device *dev)
 {
@@ -547,12 +577,12 @@ static void test_upsample(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_norms),     cmocka_unit_test(test_qk_norm_rope),
-        cmocka_unit_test(test_pointwise), cmocka_unit_test(test_ends),
-        cmocka_unit_test(test_rounding),  cmocka_unit_test(test_mix_taps),
-        cmocka_unit_test(test_timestep),  cmocka_unit_test(test_patches),
-        cmocka_unit_test(test_planes),    cmocka_unit_test(test_scale_shift),
-        cmocka_unit_test(test_upsample),
+        cmocka_unit_test(test_norms),       cmocka_unit_test(test_qk_norm_rope),
+        cmocka_unit_test(test_pointwise),   cmocka_unit_test(test_scale_rows),
+        cmocka_unit_test(test_ends),        cmocka_unit_test(test_rounding),
+        cmocka_unit_test(test_mix_taps),    cmocka_unit_test(test_timestep),
+        cmocka_unit_test(test_patches),     cmocka_unit_test(test_planes),
+        cmocka_unit_test(test_scale_shift), cmocka_unit_test(test_upsample),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
