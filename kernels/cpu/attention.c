@@ -82,7 +82,7 @@ static int walk_keys(const struct attention_op *op, struct attention_block *b, i
                      int64_t kv_head, int64_t query, int64_t queries)
 {
     int64_t d = op->d, end = op->causal ? query + queries : op->m;
-    for (int64_t key = 0; key < end; key += KEYS) {
+    for (int64_t key = 0; key < end && !kr_cancelled(&op->cpu->base); key += KEYS) {
         int64_t keys = cpu_least(KEYS, end - key);
         gather(op, &op->k, batch * op->m + key, kv_head, keys, b->k);
         gather(op, &op->v, batch * op->m + key, kv_head, keys, b->v);

@@ -310,7 +310,7 @@ static void attend(const struct amx_attention *at, const struct amx_work *w, cha
         w->sum[i] = 0;
     }
     memset(w->o, 0, (size_t)(all * at->width) * sizeof *w->o);
-    for (int64_t key = 0; key < at->m; key += KEYS)
+    for (int64_t key = 0; key < at->m && !kr_cancelled(&at->cpu->base); key += KEYS)
         for (int64_t strip = 0; strip < all; strip += STRIP)
             attend_strip(at, w, packed, query, strip, key);
     finish_block(at, w, batch, head, query, queries);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Convolutions over [h,w,c] pictures, "same" padding. A thread takes a band of BAND output rows,
+ * Convolutions over [h,w,c] pictures, "same" padding. A thread takes a band of output rows,
  * copies the rows that it needs into its scratch, in the compute type, with zeros around them, lets
  * oneDNN convolve that without any padding, and finishes the result: bias, or a sum onto y.
  *
@@ -19,11 +19,15 @@
 #include <omp.h>
 #include <stdlib.h>
 
-enum { BAND = 8 };
+enum { BAND = 8 /* rows, at most */ };
+
+/* Multiplications of a band: so many that a core without AVX-512 is done within a cancel's time. */
+static const int64_t band_work = 1 << 29;
 
 struct prepared {
     dnnl_engine_t engine;
     int64_t width; /* of the pictures that `primitive` is for */
+    int64_t band;
     enum kr_dtype compute;
     dnnl_primitive_t primitive;
     dnnl_memory_desc_t src, dst, scratch;
@@ -49,10 +53,18 @@ static dnnl_data_type_t dnnl_type(enum kr_dtype dtype)
     return dtype == KR_BF16 ? dnnl_bf16 : dnnl_f32;
 }
 
+static int64_t band_of(const struct kr_conv *c, int64_t width)
+{
+    int64_t row = c->in * c->out * c->kh * c->kw * width, band = BAND;
+    while (band > 1 && band * row > band_work)
+        band /= 2;
+    return band;
+}
+
 static int make_primitive(struct prepared *p, const struct kr_conv *c, int64_t width)
 {
-    int64_t rim = c->kh - 1;
-    const dnnl_dims_t src = {1, c->in, BAND + rim, width + rim}, dst = {1, c->out, BAND, width};
+    int64_t rim = c->kh - 1, band = band_of(c, width);
+    const dnnl_dims_t src = {1, c->in, band + rim, width + rim}, dst = {1, c->out, band, width};
     const dnnl_dims_t kernel = {c->out, c->in, c->kh, c->kw}, one = {1, 1}, zero = {0, 0};
     dnnl_data_type_t type = dnnl_type(p->compute);
     dnnl_memory_desc_t any;
@@ -78,6 +90,7 @@ static int make_primitive(struct prepared *p, const struct kr_conv *c, int64_t w
     dnnl_primitive_desc_destroy(pd);
     dnnl_primitive_attr_destroy(attr);
     p->width = width;
+    p->band = band;
     return failed;
 }
 
@@ -192,7 +205,7 @@ static void copy_band(const struct conv_op *op, int64_t y, char *to)
     int64_t rim = op->conv->kh / 2, h = op->x.dim[0], w = op->x.dim[1], c = op->conv->in;
     size_t size = kr_dtype_size(op->prepared->compute);
     size_t side = (size_t)(rim * c) * size, row = (size_t)(w * c) * size;
-    for (int64_t r = y - rim; r < y + BAND + rim; r++, to += row + 2 * side) {
+    for (int64_t r = y - rim; r < y + op->prepared->band + rim; r++, to += row + 2 * side) {
         if (r < 0 || r >= h) {
             zero(to, row + 2 * side);
             continue;
@@ -230,8 +243,8 @@ static void run_band(void *arg, int64_t item, int thread)
     const struct row_kernels *k = op->cpu->rows;
     char *scratch = op->scratch + (size_t)thread * op->piece;
     float *c = (float *)(void *)(scratch + op->dst_at);
-    int64_t y = item * BAND, n = op->conv->out;
-    int64_t pixels = cpu_least(BAND, op->out.dim[0] - y) * op->out.dim[1];
+    int64_t band = op->prepared->band, y = item * band, n = op->conv->out;
+    int64_t pixels = cpu_least(band, op->out.dim[0] - y) * op->out.dim[1];
     const float *bias = op->conv->bias.data;
     copy_band(op, y, scratch);
     if (convolve(op, scratch)) {
@@ -265,7 +278,7 @@ static void conv_onednn(struct conv_op *op, struct kr_conv *conv)
     op->scratch = kr_scratch(dev, op->piece * (size_t)op->cpu->pool.threads);
     if (!kr_live(dev))
         return;
-    cpu_each(op->cpu, (op->out.dim[0] + BAND - 1) / BAND, run_band, op);
+    cpu_each(op->cpu, (op->out.dim[0] + p->band - 1) / p->band, run_band, op);
     if (op->failed)
         kr_fault_set(dev, KR_FAULT_LOST, "oneDNN failed in a convolution");
 }

@@ -200,7 +200,7 @@ static void run_panel(void *arg, int64_t item, int thread)
     p.rows = cpu_least(l->panel, w->out - p.first);
     p.strips = (p.rows + STRIP - 1) / STRIP;
     amx_begin();
-    for (p.token = 0; p.token < l->n; p.token += GROUP) {
+    for (p.token = 0; p.token < l->n && !kr_cancelled(&l->op.cpu->base); p.token += GROUP) {
         p.tokens = cpu_least(GROUP, l->n - p.token);
         for (int64_t k = 0; k < l->k && !kr_cancelled(&l->op.cpu->base); k += DEEP) {
             int64_t next = k + DEEP;
