@@ -25,6 +25,11 @@ enum {
  * frees *path. */
 int client_socket_path(const char *option, char **path, struct kr_err *err);
 
+/* A small file that an owner names, a megabyte at most, with a NUL behind it, which *size does not
+ * count. Never waits: a pipe is refused. The error's sentence starts with the path; KR_NO_MEMORY,
+ * or KR_BAD_CONFIG. The caller frees *text. */
+int client_read_file(const char *path, char **text, size_t *size, struct kr_err *err);
+
 struct client;
 
 /* Connects and says hello under `name`. wake: a descriptor that interrupts any wait when it becomes

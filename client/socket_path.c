@@ -88,15 +88,15 @@ static bool is_kread(const char *line)
     return *line == ']';
 }
 
-/* The path in an open config file, relative to its folder; *path stays NULL if it names none. */
-static int scan(FILE *file, const char *config, char **path, struct kr_err *err)
+/* The path in the text of a config file, relative to its folder; *path stays NULL if it names none.
+ */
+static int scan(char *text, const char *config, char **path, struct kr_err *err)
 {
-    char *buffer = NULL;
-    size_t capacity = 0;
     bool inside = false;
     int rc = 0;
-    while (*path == NULL && rc == 0 && getline(&buffer, &capacity, file) > 0) {
-        char *line = trim(strncmp(buffer, "\xef\xbb\xbf", 3) == 0 ? buffer + 3 : buffer);
+    text += strncmp(text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    for (char *next = text; *path == NULL && rc == 0 && next != NULL;) {
+        char *line = trim(strsep(&next, "\n"));
         if (line[0] == '[') {
             inside = is_kread(line);
             continue;
@@ -109,7 +109,6 @@ static int scan(FILE *file, const char *config, char **path, struct kr_err *err)
         *path = format(err, "%.*s%s", folder, config, value);
         rc = *path == NULL ? -1 : 0;
     }
-    free(buffer);
     return rc;
 }
 
@@ -118,15 +117,18 @@ static int from_config(char **path, struct kr_err *err)
     char *files[2] = {user_config(err), format(err, "/etc/kread/kread.ini")};
     int rc = files[0] && files[1] ? 0 : -1;
     for (int i = 0; i < 2 && rc == 0; i++) {
-        FILE *file = fopen(files[i], "re");
-        if (file != NULL) {
-            rc = scan(file, files[i], path, err);
-            fclose(file);
-            break;
+        struct kr_err unreadable;
+        size_t size;
+        char *text;
+        if (access(files[i], F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+            continue;
         }
-        if (errno != ENOENT && errno != ENOTDIR) {
-            break; /* the daemon's own file, closed to us: nothing after it would be the daemon's */
+        /* Where it is closed to us, nothing after it would be the daemon's either. */
+        if (client_read_file(files[i], &text, &size, &unreadable) == 0) {
+            rc = scan(text, files[i], path, err);
+            free(text);
         }
+        break;
     }
     free(files[0]);
     free(files[1]);

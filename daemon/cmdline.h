@@ -7,7 +7,8 @@
 
 #include "daemon/options.h"
 
-/* Fills `s` (all zero before) with what argv says. -1: wrong usage, with a sentence. */
+/* Fills `s` (all zero before) with what argv says. -1: wrong usage (KR_BAD_CONFIG), or what is not
+ * the caller's fault, with a sentence. */
 int cmdline_parse(int argc, char **argv, struct settings *s, struct kr_err *err);
 
 void cmdline_help(FILE *out);

@@ -52,56 +52,82 @@ static int exists(const char *path, struct kr_err *err)
     return kr_fail(err, KR_IO, "%s: %s", path, strerror(errno));
 }
 
+static int no_memory(struct kr_err *err)
+{
+    return kr_fail(err, KR_NO_MEMORY, "no memory for the settings");
+}
+
 /* The user's own file, NULL where there is no home. */
-static char *user_file(void)
+static int user_file(char **path, struct kr_err *err)
 {
     const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
-    char *path = NULL;
-    if (xdg && *xdg == '/')
-        return asprintf(&path, "%s/kread/kread.ini", xdg) < 0 ? NULL : path;
+    int n = 0;
+    *path = NULL;
     if (!home || !*home) {
         struct passwd *pw = getpwuid(geteuid());
         home = pw ? pw->pw_dir : NULL;
     }
-    if (!home)
-        return NULL;
-    return asprintf(&path, "%s/.config/kread/kread.ini", home) < 0 ? NULL : path;
+    if (xdg && *xdg == '/')
+        n = asprintf(path, "%s/kread/kread.ini", xdg);
+    else if (home)
+        n = asprintf(path, "%s/.config/kread/kread.ini", home);
+    return n < 0 ? no_memory(err) : 0;
+}
+
+static int copy(const char *text, char **result, struct kr_err *err)
+{
+    *result = strdup(text);
+    return *result ? 0 : no_memory(err);
 }
 
 int config_find(const char *named, char **path, struct kr_err *err)
 {
-    char *candidates[2] = {named ? strdup(named) : user_file(), NULL};
-    if (!named)
-        candidates[1] = strdup("/etc/kread/kread.ini");
+    static const char machine_file[] = "/etc/kread/kread.ini";
     *path = NULL;
-    int found = 0;
-    for (int i = 0; i < 2 && found == 0; i++) {
-        if (!candidates[i])
-            continue;
-        found = named ? 1 : exists(candidates[i], err);
-        if (found > 0) {
-            *path = candidates[i];
-            candidates[i] = NULL;
-        }
+    if (named)
+        return copy(named, path, err);
+    char *own;
+    if (user_file(&own, err) < 0)
+        return -1;
+    int found = own ? exists(own, err) : 0;
+    if (found > 0) {
+        *path = own;
+        return 0;
     }
-    free(candidates[0]);
-    free(candidates[1]);
-    return found < 0 ? -1 : 0;
+    free(own);
+    found = found == 0 ? exists(machine_file, err) : found;
+    return found > 0 ? copy(machine_file, path, err) : found;
 }
 
 /* ---------------------------------------------------------------------------- reading it ----- */
 
+/* A descriptor that never blocks: whoever put a pipe there would stop the start, or a running
+ * daemon that reads its settings again. */
+static int open_plain(const char *path, struct kr_err *err)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return kr_fail(err, KR_IO, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st) == 0 && S_ISFIFO(st.st_mode)) {
+        close(fd);
+        return kr_fail(err, KR_BAD_CONFIG, "%s is a pipe; put the settings into a plain file",
+                       path);
+    }
+    return fd;
+}
+
 /* The file's bytes with a NUL behind them; the caller frees. */
 static char *slurp(const char *path, size_t *size, struct kr_err *err)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open_plain(path, err);
     char *text = fd < 0 ? NULL : malloc(MAX_FILE + 2);
-    if (!text) {
-        kr_fail(err, KR_IO, "%s: %s", path, strerror(errno));
-        if (fd >= 0)
-            close(fd);
-        return NULL;
+    if (fd >= 0 && !text) {
+        no_memory(err);
+        close(fd);
     }
+    if (!text)
+        return NULL;
     ssize_t n = 1;
     *size = 0;
     while (n > 0 && *size <= MAX_FILE) {

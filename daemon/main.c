@@ -188,10 +188,10 @@ int main(int argc, char **argv)
     struct settings asked = {0};
     struct setup setup;
     struct kr_err err;
-    int status = EXIT_USAGE;
+    int status;
     open_standard_files();
     if (cmdline_parse(argc, argv, &asked, &err) < 0) {
-        fail(status, &err);
+        status = fail(err.code == KR_BAD_CONFIG ? EXIT_USAGE : EXIT_NO_START, &err);
     } else if (asked.help) {
         cmdline_help(stdout);
         status = printed();

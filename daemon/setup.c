@@ -18,41 +18,52 @@ static const char demo_name[] = "demo";
 
 /* --------------------------------------------------------------------------------- the demo --- */
 
-/* FOLDER/demo.ini if it is there; the caller frees. */
-static char *demo_in(const char *folder)
+/* FOLDER/NAME in new memory. */
+static int below(const char *folder, const char *name, char **path, struct kr_err *err)
 {
-    char *path;
-    if (asprintf(&path, "%s/demo.ini", folder) < 0)
-        return NULL;
-    if (access(path, R_OK) == 0)
-        return path;
-    free(path);
-    return NULL;
+    if (asprintf(path, "%s/%s", folder, name) >= 0)
+        return 0;
+    *path = NULL;
+    return kr_fail(err, KR_NO_MEMORY, "no memory for the settings");
 }
 
-static char *demo_find(void)
+/* FOLDER/demo.ini; *path stays NULL where it is not. */
+static int demo_in(const char *folder, char **path, struct kr_err *err)
+{
+    if (below(folder, "demo.ini", path, err) < 0)
+        return -1;
+    if (access(*path, R_OK) < 0) {
+        free(*path);
+        *path = NULL;
+    }
+    return 0;
+}
+
+static int demo_find(char **path, struct kr_err *err)
 {
     static const char *const places[] = {"/../share/kread/demo", "/../demo"};
     const char *named = getenv("KREAD_DEMO_DIR");
     if (named && *named)
-        return demo_in(named);
-    char folder[4096], *path = NULL;
+        return demo_in(named, path, err);
+    char folder[4096];
     ssize_t n = readlink("/proc/self/exe", folder, sizeof folder - sizeof "/../share/kread/demo");
     char *slash = n > 0 ? memrchr(folder, '/', (size_t)n) : NULL;
-    for (size_t i = 0; slash && !path && i < sizeof places / sizeof *places; i++) {
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && slash && !*path && i < sizeof places / sizeof *places; i++) {
         strcpy(slash, places[i]);
-        path = demo_in(folder);
+        rc = demo_in(folder, path, err);
     }
-    return path;
+    return rc;
 }
 
 /* -1: there is a demo but its file is bad. Without a demo nothing happens. */
 static int demo_load(struct setup *setup, struct kr_err *err)
 {
-    char *path = demo_find();
+    char *path = NULL;
+    int rc = demo_find(&path, err);
     if (!path)
-        return 0;
-    int rc = config_load(path, &setup->demo, err);
+        return rc;
+    rc = config_load(path, &setup->demo, err);
     free(path);
     if (rc == 0)
         setup->profile = config_profile(&setup->demo, demo_name);
@@ -112,42 +123,37 @@ static int choose_profile(struct setup *setup, struct kr_err *err)
     return 0;
 }
 
+static int copy(const char *text, size_t length, char **result, struct kr_err *err)
+{
+    *result = strndup(text, length);
+    return *result ? 0 : kr_fail(err, KR_NO_MEMORY, "no memory for the settings");
+}
+
 /* Where to listen. $KREAD_SOCKET stands between the command line and the file. */
-static char *choose_socket(const struct setup *setup, const char *on_argv)
+static int choose_socket(struct setup *setup, const char *on_argv, struct kr_err *err)
 {
     const char *variable = getenv("KREAD_SOCKET"), *runtime = getenv("XDG_RUNTIME_DIR");
-    char *path;
-    if (on_argv)
-        return strdup(on_argv);
-    if (variable && *variable)
-        return strdup(variable);
-    if (setup->config.settings.socket)
-        return strdup(setup->config.settings.socket);
-    if (!runtime || *runtime != '/')
-        return strdup("/run/kread/kread.sock");
-    return asprintf(&path, "%s/kread.sock", runtime) < 0 ? NULL : path;
+    const char *named = on_argv                 ? on_argv
+                        : variable && *variable ? variable
+                                                : setup->config.settings.socket;
+    if (!named && runtime && *runtime == '/')
+        return below(runtime, "kread.sock", &setup->socket, err);
+    named = named ? named : "/run/kread/kread.sock";
+    return copy(named, strlen(named), &setup->socket, err);
 }
 
-/* FOLDER/NAME in new memory where folder is an absolute path. */
-static char *below(const char *folder, const char *name)
+/* Where detached jobs are kept; it stays NULL where nothing tells. */
+static int choose_state_dir(struct setup *setup, struct kr_err *err)
 {
-    char *path;
-    return !folder || *folder != '/' || asprintf(&path, "%s/%s", folder, name) < 0 ? NULL : path;
-}
-
-/* Where detached jobs are kept; NULL: no memory, or nothing tells. */
-static char *choose_state_dir(struct setup *setup)
-{
-    const char *systemd = getenv("STATE_DIRECTORY");
-    char *guess = NULL;
-    if (setup->settings.state_dir || (systemd && *systemd == '/')) {
-        setup->state_dir_named = true;
-        return setup->settings.state_dir
-                   ? strdup(setup->settings.state_dir)
-                   : strndup(systemd, strcspn(systemd, ":")); /* the first of its list */
-    }
-    guess = below(getenv("XDG_STATE_HOME"), "kread");
-    return guess ? guess : below(getenv("HOME"), ".local/state/kread");
+    const char *named = setup->settings.state_dir, *systemd = getenv("STATE_DIRECTORY");
+    const char *xdg = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    setup->state_dir_named = named || (systemd && *systemd == '/');
+    if (setup->state_dir_named) /* the first of systemd's list */
+        return copy(named ? named : systemd, named ? strlen(named) : strcspn(systemd, ":"),
+                    &setup->state_dir, err);
+    if (xdg && *xdg == '/')
+        return below(xdg, "kread", &setup->state_dir, err);
+    return home && *home == '/' ? below(home, ".local/state/kread", &setup->state_dir, err) : 0;
 }
 
 int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
@@ -162,13 +168,10 @@ int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
         return -1;
     }
     free(file);
-    setup->socket = choose_socket(setup, argv->socket);
+    int rc = choose_socket(setup, argv->socket, err);
     settings_merge(&setup->settings, &setup->config.settings);
     settings_merge(&setup->settings, argv);
-    setup->state_dir = choose_state_dir(setup);
-    if (!setup->socket)
-        kr_fail(err, KR_NO_MEMORY, "out of memory");
-    if (!setup->socket || choose_profile(setup, err) < 0) {
+    if (rc < 0 || choose_state_dir(setup, err) < 0 || choose_profile(setup, err) < 0) {
         setup_close(setup);
         return -1;
     }

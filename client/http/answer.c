@@ -10,7 +10,7 @@
 
 #include "client/http/base64.h"
 
-enum { MAX_HEADERS = 12, BLOCK = 64 << 10, SMALL = 64 << 10 };
+enum { MAX_HEADERS = 16, BLOCK = 64 << 10, SMALL = 64 << 10 };
 
 struct piece {
     const char *data;
@@ -30,6 +30,7 @@ struct answer {
     } headers[MAX_HEADERS];
     size_t headers_count;
     size_t piece, at; /* the reader's place: in a piece's data */
+    uint64_t *given;
 };
 
 struct answer *answer_new(unsigned status, const char *type)
@@ -199,6 +200,9 @@ static ssize_t read_body(void *user, uint64_t position, char *buf, size_t room)
         }
         filled += n;
     }
+    if (a->given != NULL) {
+        *a->given += filled;
+    }
     return filled > 0 ? (ssize_t)filled : MHD_CONTENT_READER_END_OF_STREAM;
 }
 
@@ -225,9 +229,10 @@ static struct MHD_Response *small_response(struct answer *a, size_t size)
     return response;
 }
 
-struct MHD_Response *answer_response(struct answer *a)
+struct MHD_Response *answer_response(struct answer *a, uint64_t *given)
 {
     size_t size = answer_size(a);
+    a->given = given;
     struct MHD_Response *response =
         a->failed       ? NULL
         : size <= SMALL ? small_response(a, size)

@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <jansson.h>
 #include <microhttpd.h>
@@ -38,8 +39,9 @@ void answer_header(struct answer *answer, const char *name, const char *value); 
 unsigned answer_status(const struct answer *answer);
 size_t answer_size(const struct answer *answer); /* of the body */
 
-/* Hands the answer over to libmicrohttpd. NULL: there is no memory for it. Frees `answer`. */
-struct MHD_Response *answer_response(struct answer *answer);
+/* Hands the answer over to libmicrohttpd. NULL: there is no memory for it. Frees `answer`. *given
+ * grows by the bytes of the body that are taken from it while they are sent; NULL: nobody asks. */
+struct MHD_Response *answer_response(struct answer *answer, uint64_t *given);
 
 /* A whole answer: a JSON value, whose reference it takes. */
 struct answer *answer_value(unsigned status, json_t *json);

@@ -44,6 +44,16 @@ void request_fail(struct request *r, unsigned status, const char *what, const ch
     request_answer(r, error_answer(r->family, status, what, NULL, sentence));
 }
 
+void request_refuse(struct request *r, const struct refusal *refusal)
+{
+    if (refusal->err.code != KR_BAD_REQUEST) { /* no memory, no random numbers: our own fault */
+        request_fail(r, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", refusal->err.text);
+        return;
+    }
+    request_answer(r, error_answer(r->family, MHD_HTTP_BAD_REQUEST, refusal->what, refusal->param,
+                                   refusal->err.text));
+}
+
 void request_fail_err(struct request *r, const struct kr_err *err, bool failed)
 {
     static const struct {

@@ -2,7 +2,6 @@
 #include "client/http/guard.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,7 @@
 
 #include "client/http/base64.h"
 
-enum { MAX_NAME = 256, MAX_TOKEN = 512 };
+enum { MAX_NAME = 256 };
 
 /* The name of "name:port" or "[address]:port" without brackets and port, lower case; "" if odd. */
 static void host_name(const char *host, char *name, size_t size)
@@ -109,7 +108,7 @@ static bool same(const char *given, size_t length, const char *token)
 
 static bool same_basic(const char *text, const char *token)
 {
-    char pair[MAX_TOKEN * 2];
+    char pair[GUARD_MAX_TOKEN * 2];
     size_t length = strlen(text), size;
     if (length > sizeof pair || !base64_decode(text, length, pair, &size)) {
         return false;
@@ -131,35 +130,4 @@ bool guard_token(const char *authorization, const char *token)
         return same(value, strlen(value), token);
     }
     return scheme == 5 && strncasecmp(authorization, "Basic", 5) == 0 && same_basic(value, token);
-}
-
-int guard_read_token(const char *path, char **token, struct kr_err *err)
-{
-    char line[MAX_TOKEN + 2] = "";
-    FILE *f = fopen(path, "re");
-    *token = NULL;
-    if (f == NULL) {
-        return kr_fail(err, KR_BAD_CONFIG, "token_file %s: %s", path, strerror(errno));
-    }
-    bool got = fgets(line, sizeof line, f) != NULL;
-    fclose(f);
-    line[strcspn(line, "\r\n")] = 0;
-    size_t length = got ? strlen(line) : 0;
-    for (size_t i = 0; i < length; i++) {
-        if (line[i] <= ' ' || line[i] >= 0x7f) {
-            return kr_fail(
-                err, KR_BAD_CONFIG,
-                "token_file %s: the first line must be letters, digits and signs without "
-                "blanks",
-                path);
-        }
-    }
-    if (length < 16 || length > MAX_TOKEN) {
-        return kr_fail(err, KR_BAD_CONFIG,
-                       "token_file %s: the first line has %zu characters, want 16 to %d, such as "
-                       "`openssl rand -hex 24` writes",
-                       path, length, (int)MAX_TOKEN);
-    }
-    *token = strdup(line);
-    return *token ? 0 : kr_fail(err, KR_NO_MEMORY, "no memory for the token");
 }

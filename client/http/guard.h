@@ -9,7 +9,7 @@
 
 #include <stdbool.h>
 
-#include "proto/err.h"
+enum { GUARD_MAX_TOKEN = 512 }; /* characters */
 
 /* Whether the Host header (NULL: none) names this machine's loopback, a literal address, or a name
  * of `hosts` (blank-separated, NULL: none). A literal address cannot be bent. */
@@ -27,8 +27,5 @@ enum guard_origin guard_origin(const char *origin, const char *host, const char 
 /* Whether an Authorization header (NULL: none) has the token, as Bearer or as Basic's password.
  * How long it takes does not depend on where they differ. */
 bool guard_token(const char *authorization, const char *token);
-
-/* The first line of the file. The caller frees *token. */
-int guard_read_token(const char *path, char **token, struct kr_err *err);
 
 #endif

@@ -26,6 +26,7 @@ struct errand {
     json_t *object;              /* the job object, when it is known */
     struct picture pictures[64]; /* kr_fields[KR_F_COUNT].max */
     size_t count, came;
+    bool waits; /* the request does, for this errand's answers */
 };
 
 static void free_errand(struct errand *e)
@@ -132,7 +133,8 @@ static void ask(struct errand *e, enum kr_method method, const char *more, int64
     }
     if (upstream_send(&e->shim->up, &out, id, answer, e, &err) != 0) {
         fail(e, &err);
-    } else if (e->came == 0 && e->object == NULL) {
+    } else if (!e->waits) {
+        e->waits = true;
         request_wait(e->r, on_left, e);
     }
 }
@@ -331,6 +333,7 @@ static void on_job(void *user, const struct kr_value *result, const struct kr_er
 {
     struct errand *e = user;
     const struct kr_value *job = find_job(e, result);
+    struct kr_err none;
     char state[16];
     int64_t count = 0;
     if (result == NULL) {
@@ -342,6 +345,11 @@ static void on_job(void *user, const struct kr_value *result, const struct kr_er
         return;
     }
     e->object = object_of(e, job);
+    if (e->object == NULL) {
+        kr_fail(&none, KR_NO_MEMORY, "no memory for the answer");
+        fail(e, &none);
+        return;
+    }
     kr_value_int(kr_value_get(job, "count"), &count);
     if (strcmp(text_in(job, "state", state, sizeof state), "done") == 0 && count >= 1 &&
         count <= (int64_t)kr_fields[KR_F_COUNT].max) {
@@ -400,7 +408,6 @@ static void on_image_job(void *user, const struct kr_value *result, const struct
     } else if (find_job(e, result) == NULL) {
         not_there(e);
     } else {
-        e->object = json_null(); /* it waits already */
         ask(e, KR_M_FETCH, "index", e->index, on_image);
     }
 }
@@ -460,7 +467,6 @@ static void on_cancelled(void *user, const struct kr_value *result, const struct
     if (result == NULL) {
         fail(e, err);
     } else {
-        e->object = json_null();
         ask(e, KR_M_JOBS, "preview", false, on_job);
     }
 }
@@ -473,7 +479,6 @@ static void on_cancel_job(void *user, const struct kr_value *result, const struc
     } else if (find_job(e, result) == NULL) {
         not_there(e);
     } else {
-        e->object = json_null();
         ask(e, KR_M_CANCEL, NULL, 0, on_cancelled);
     }
 }
@@ -532,8 +537,7 @@ void handle_img_gen(struct request *r)
     struct kr_err err;
     struct ask a;
     if (ask_read(&a, FAMILY_SDCPP, r->body, r->size, &policy, &refusal) != 0) {
-        request_answer(r, error_answer(r->family, MHD_HTTP_BAD_REQUEST, refusal.what, refusal.param,
-                                       refusal.err.text));
+        request_refuse(r, &refusal);
         return;
     }
     struct errand *e = new_errand(r);

@@ -4,6 +4,7 @@
  * One thread, one loop. It keeps nothing that matters: jobs of /sdcpp/v1 are the daemon's, and what
  * waits when it ends is told to come again.
  */
+#include <malloc.h>
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,14 +12,18 @@
 #include <sys/resource.h>
 #include <systemd/sd-daemon.h>
 
-#include "client/http/guard.h"
 #include "client/http/listen.h"
 #include "client/http/log.h"
 #include "client/http/server.h"
+#include "client/http/token.h"
 #include "client/signals.h"
 
 enum { EXIT_STOPPED = 0, EXIT_NO_START = 1, EXIT_USAGE = 2 };
-enum { FLUSH = 5000 }; /* milliseconds for the last answers */
+enum {
+    FLUSH = 5000,           /* milliseconds for the last answers */
+    LEAST_FILES = 16,       /* descriptors: its own, and those of a request */
+    LARGE_BLOCK = 256 << 10 /* pictures: their memory goes back to the system when they are sent */
+};
 
 static int fail(int status, const struct kr_err *err)
 {
@@ -36,13 +41,21 @@ static int printed(void)
 }
 
 /* A connection of a client and its link to the daemon are two descriptors. */
-static void raise_limit(void)
+static int raise_limit(struct kr_err *err)
 {
     struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-        limit.rlim_cur = limit.rlim_max > 65536 ? 65536 : limit.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &limit);
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0) {
+        return 0;
     }
+    if (limit.rlim_max < LEAST_FILES) {
+        return kr_fail(err, KR_IO,
+                       "at most %d files may be open, want %d; raise the limit (ulimit -n, "
+                       "LimitNOFILE=)",
+                       (int)limit.rlim_max, (int)LEAST_FILES);
+    }
+    limit.rlim_cur = limit.rlim_max > 65536 ? 65536 : limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+    return 0;
 }
 
 static void on_signal(void *user, short events)
@@ -113,9 +126,10 @@ static int run(struct shim *shim, const struct listen_set *set)
     bool stop = false;
     int wake, status = EXIT_STOPPED;
     struct loop_watch watch = {.ready = on_signal, .user = &stop};
-    raise_limit();
-    if (signals_open(&wake, &err) != 0 || open_server(shim, set, &err) != 0 ||
-        loop_watch(shim->loop, &watch, wake, POLLIN) != 0) {
+    mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK);
+    kr_fail(&err, KR_NO_MEMORY, "no memory for the loop");
+    if (raise_limit(&err) != 0 || signals_open(&wake, &err) != 0 ||
+        open_server(shim, set, &err) != 0 || loop_watch(shim->loop, &watch, wake, POLLIN) != 0) {
         status = fail(EXIT_NO_START, &err);
     } else {
         serve(shim, &stop);
@@ -137,7 +151,7 @@ int main(int argc, char **argv)
     bool usage;
     int status;
     if (settings_read(argc, argv, s, &usage, &err) != 0) {
-        status = fail(usage ? EXIT_USAGE : EXIT_NO_START, &err);
+        status = fail(usage && err.code == KR_BAD_CONFIG ? EXIT_USAGE : EXIT_NO_START, &err);
     } else if (s->help || s->version) {
         if (s->help) {
             settings_help(stdout);
@@ -145,7 +159,7 @@ int main(int argc, char **argv)
             puts("kread-http " KR_VERSION);
         }
         status = printed();
-    } else if ((s->token_file && guard_read_token(s->token_file, &shim.token, &err) != 0) ||
+    } else if ((s->token_file && token_read(s->token_file, &shim.token, &err) != 0) ||
                listen_open(&set, s->listen, !settings_has(s, H_LISTEN), shim.token != NULL,
                            s->check_config != 0, &err) != 0) {
         status = fail(EXIT_NO_START, &err);

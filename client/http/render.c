@@ -266,8 +266,7 @@ static void begin(struct request *r)
         return;
     }
     if (ask_read(&ask, r->family, r->body, r->size, &policy, &refusal) != 0) {
-        request_answer(r, error_answer(r->family, MHD_HTTP_BAD_REQUEST, refusal.what, refusal.param,
-                                       refusal.err.text));
+        request_refuse(r, &refusal);
         return;
     }
     struct render *render = new_render(r, &ask);

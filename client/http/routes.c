@@ -7,6 +7,7 @@
 
 #include <ctype.h>
 #include <string.h>
+#include <strings.h>
 
 #include "client/http/guard.h"
 #include "client/http/handlers.h"
@@ -109,6 +110,16 @@ enum { ROUTES = sizeof routes / sizeof *routes, MAX_PATH = 200 };
 
 /* ---------------------------------------------------------------------------------- matching ---
  */
+
+/* What proxies are sent, "http://host/path", is the same as "/path". */
+static const char *without_origin(const char *url)
+{
+    size_t scheme = strncasecmp(url, "http://", 7) == 0    ? 7
+                    : strncasecmp(url, "https://", 8) == 0 ? 8
+                                                           : 0;
+    url += scheme ? scheme + strcspn(url + scheme, "/") : 0;
+    return *url ? url : "/";
+}
 
 /* Slashes that repeat count as one, and one at the end as none: some clients join carelessly. */
 static bool tidy(const char *url, char path[MAX_PATH])
@@ -252,7 +263,7 @@ void routes_find(struct request *r, const char *method, const char *url)
 {
     char path[MAX_PATH];
     int methods = 0, number = method_of(method);
-    bool good = tidy(url, path);
+    bool good = tidy(without_origin(url), path);
     r->family = family_of(path);
     r->route = good ? find(r, path, number, &methods) : NULL;
     if (strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0) {

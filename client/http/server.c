@@ -4,8 +4,8 @@
  * epoll descriptor that the loop polls. Connections are accepted here, because it alone would let a
  * client hold one for ever by sending a byte now and then: every connection has a time by which a
  * whole request must have come (request_timeout, counted from the last answer), and another for
- * taking the answer. When all places are taken, the connection that has asked for nothing for the
- * longest makes room.
+ * taking the answer; one that takes nothing of it for request_timeout is thrown out before. When
+ * all places are taken, the connection that has asked for nothing for the longest makes room.
  *
  * A request that waits for the daemon is suspended: libmicrohttpd does not look at its socket then,
  * so the loop does, for the one thing that matters, the client's leaving. Half-closing counts as
@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -42,6 +43,11 @@ struct conn {
     int64_t
         due; /* client_now() by which a request must have come, or an answer gone; 0: no limit */
     bool asking; /* between answers: waits for a request, or for the rest of one */
+    /* While an answer goes out: bytes of it that were handed on, of these the kernel's, and when
+     * either changed. */
+    uint64_t given, seen;
+    int kernels;
+    int64_t moved;
     struct conn *next, **place;
 };
 
@@ -188,13 +194,29 @@ static bool broke_off(const struct conn *conn)
     return conn->asking && recv(conn->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
 }
 
+/* Whether the client takes nothing of its answer any more. */
+static bool stalls(struct conn *conn, int64_t now, int64_t limit)
+{
+    int kernels = 0;
+    if (conn->asking || conn->due == 0) {
+        return false;
+    }
+    if (ioctl(conn->fd, TIOCOUTQ, &kernels) != 0 || kernels != conn->kernels ||
+        conn->given != conn->seen) {
+        conn->kernels = kernels;
+        conn->seen = conn->given;
+        conn->moved = now;
+    }
+    return now - conn->moved > limit;
+}
+
 /* Now and then: throws out whose time is up, and listens again after a pause. */
 static void on_sweep(void *user)
 {
     struct server *server = user;
-    int64_t now = client_now();
+    int64_t now = client_now(), limit = server->shim->settings.request_timeout * 1000;
     for (struct conn *conn = server->conns; conn != NULL; conn = conn->next) {
-        if ((conn->due != 0 && conn->due <= now) || broke_off(conn)) {
+        if ((conn->due != 0 && conn->due <= now) || broke_off(conn) || stalls(conn, now, limit)) {
             throw_out(conn);
         }
     }
@@ -393,6 +415,12 @@ static void too_large(struct request *r)
         r, error_answer(r->family, MHD_HTTP_CONTENT_TOO_LARGE, "body too large", NULL, sentence));
 }
 
+static void refuse_stopping(struct request *r)
+{
+    request_fail(r, MHD_HTTP_SERVICE_UNAVAILABLE, "kread-http is stopping",
+                 "kread-http is stopping; ask again when it is back");
+}
+
 /* ---------------------------------------------------------------------------------- answering ---
  */
 
@@ -411,7 +439,10 @@ static enum MHD_Result queue(struct request *r)
     size_t size = answer_size(answer);
     r->answer = NULL;
     routes_decorate(r, answer);
-    struct MHD_Response *response = answer_response(answer);
+    if (r->shim->stopping) {
+        answer_header(answer, MHD_HTTP_HEADER_CONNECTION, "close");
+    }
+    struct MHD_Response *response = answer_response(answer, conn ? &conn->given : NULL);
     if (response == NULL) {
         return MHD_NO;
     }
@@ -419,7 +450,8 @@ static enum MHD_Result queue(struct request *r)
     MHD_destroy_response(response);
     if (conn != NULL) {
         conn->asking = false;
-        conn->due = client_now() + r->shim->settings.request_timeout * 1000 +
+        conn->moved = client_now();
+        conn->due = conn->moved + r->shim->settings.request_timeout * 1000 +
                     (int64_t)(size / ANSWER_RATE) * 1000;
     }
     if (status / 100 < STATUS_CLASSES) {
@@ -429,30 +461,54 @@ static enum MHD_Result queue(struct request *r)
     return result;
 }
 
-static enum MHD_Result count_lengths(void *user, enum MHD_ValueKind kind, const char *name,
-                                     const char *value)
+/* What is odd about the headers of a request. */
+struct oddity {
+    int lengths, hosts;
+    bool coded;
+};
+
+static enum MHD_Result look_at(void *user, enum MHD_ValueKind kind, const char *name,
+                               const char *value)
 {
-    int *count = user;
+    struct oddity *odd = user;
+    bool coding = strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
     (void)kind;
-    (void)value;
-    *count += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0 ||
-              strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    odd->lengths += coding || strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    odd->coded |= coding && strcasecmp(value, "chunked") != 0;
+    odd->hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
     return MHD_YES;
 }
 
-/* A body whose end can be read in two ways may be read in the other way by a proxy in front. */
-static void refuse_two_lengths(struct request *r)
+/* A request that can be read in two ways may be read in the other way by a proxy in front. true: it
+ * has a body whose end nobody knows, so the answer cannot wait for that. */
+static bool refuse_odd(struct request *r)
 {
-    int count = 0;
-    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, count_lengths, &count);
-    if (count > 1) {
-        answer_free(r->answer);
-        r->answer = NULL;
-        struct answer *a = error_answer(r->family, MHD_HTTP_BAD_REQUEST, "two lengths", NULL,
-                                        "the request says the length of its body more than once");
-        answer_header(a, MHD_HTTP_HEADER_CONNECTION, "close");
-        request_answer(r, a);
+    struct oddity odd = {0};
+    MHD_get_connection_values(r->connection, MHD_HEADER_KIND, look_at, &odd);
+    const struct {
+        bool is;
+        unsigned status;
+        const char *what, *sentence;
+    } table[] = {
+        {odd.lengths > 1, MHD_HTTP_BAD_REQUEST, "two lengths",
+         "the request says the length of its body more than once"},
+        {odd.coded, MHD_HTTP_NOT_IMPLEMENTED, "unknown transfer coding",
+         "the only Transfer-Encoding that this server knows is chunked"},
+        {odd.hosts > 1, MHD_HTTP_BAD_REQUEST, "two hosts",
+         "the request has more than one Host header"},
+    };
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        if (table[i].is) {
+            answer_free(r->answer);
+            r->answer = NULL;
+            struct answer *a =
+                error_answer(r->family, table[i].status, table[i].what, NULL, table[i].sentence);
+            answer_header(a, MHD_HTTP_HEADER_CONNECTION, "close");
+            request_answer(r, a);
+            break;
+        }
     }
+    return odd.coded;
 }
 
 /* The headers are there. What can be refused now is refused after the body was read, if it is small
@@ -471,11 +527,11 @@ static enum MHD_Result begin(struct server *server, struct MHD_Connection *conne
     r->connection = connection;
     r->since = client_now();
     routes_find(r, method, url);
-    refuse_two_lengths(r);
+    bool endless = refuse_odd(r);
     if (r->answer == NULL && announced(r) > (uint64_t)r->shim->settings.max_body) {
         too_large(r);
     }
-    return r->answer != NULL && announced(r) > HEADER_MEMORY ? queue(r) : MHD_YES;
+    return r->answer != NULL && (endless || announced(r) > HEADER_MEMORY) ? queue(r) : MHD_YES;
 }
 
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *url,
@@ -500,6 +556,8 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         conn_of(connection)->due = 0;
         if (r->answer == NULL && r->overflow) {
             too_large(r);
+        } else if (r->answer == NULL && server->shim->stopping) {
+            refuse_stopping(r);
         } else if (r->answer == NULL) {
             r->route->handle(r);
         }
@@ -584,8 +642,7 @@ void server_stop(struct server *server)
     while (server->waiting != NULL) {
         struct request *r = server->waiting;
         r->left(r->op);
-        request_fail(r, MHD_HTTP_SERVICE_UNAVAILABLE, "kread-http is stopping",
-                     "kread-http is stopping; ask again when it is back");
+        refuse_stopping(r);
     }
 }
 

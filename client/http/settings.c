@@ -58,8 +58,8 @@ const struct setting http_settings[SETTINGS] = {
                                        AT(max_connections_per_address)},
     [H_REQUEST_TIMEOUT] = {"request_timeout", SETTING_INT, SETTING_FILE, "SECONDS", 1, 3600, NULL,
                            "30",
-                           "how long a client may take to send a whole request, and how long a "
-                           "connection may be idle",
+                           "how long a client may take to send a whole request, may take nothing "
+                           "of its answer, and may be idle",
                            AT(request_timeout)},
     [H_RENDER_TIMEOUT] = {"render_timeout", SETTING_INT, SETTING_FILE, "SECONDS", 1, 604800, NULL,
                           "3600",
@@ -217,20 +217,27 @@ static int take(char **arg, const char *folder, struct settings *s, struct kr_er
     return settings_set(s, (enum setting_id)id, value ? value : "", folder, err) == 0 ? used : -1;
 }
 
-/* The user's own file, else the machine's; NULL: there is none. The caller frees. */
-static char *find_file(void)
+/* The file that was named, else the user's own, else the machine's; *path stays NULL where there is
+ * none. The caller frees. */
+static int find_file(const char *named, char **path, struct kr_err *err)
 {
+    static const char machine_file[] = "/etc/kread/kread.ini";
     const char *xdg = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     const struct passwd *pw = home && *home ? NULL : getpwuid(geteuid());
-    char *path = NULL;
     home = home && *home ? home : pw ? pw->pw_dir : "/";
-    int n = xdg && *xdg == '/' ? asprintf(&path, "%s/kread/kread.ini", xdg)
-                               : asprintf(&path, "%s/.config/kread/kread.ini", home);
-    if (n >= 0 && access(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
-        free(path);
-        path = access("/etc/kread/kread.ini", F_OK) == 0 ? strdup("/etc/kread/kread.ini") : NULL;
+    int n = named                ? asprintf(path, "%s", named)
+            : xdg && *xdg == '/' ? asprintf(path, "%s/kread/kread.ini", xdg)
+                                 : asprintf(path, "%s/.config/kread/kread.ini", home);
+    if (n >= 0 && !named && access(*path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) {
+        free(*path);
+        *path = NULL;
+        n = access(machine_file, F_OK) == 0 ? asprintf(path, "%s", machine_file) : 0;
     }
-    return n < 0 ? NULL : path;
+    if (n < 0) {
+        *path = NULL;
+        return kr_fail(err, KR_NO_MEMORY, "no memory for the settings");
+    }
+    return 0;
 }
 
 static int fill_in(struct settings *s, struct kr_err *err)
@@ -265,8 +272,11 @@ int settings_read(int argc, char **argv, struct settings *s, bool *usage, struct
     if (s->help || s->version) {
         return 0;
     }
-    char *path = s->config ? strdup(s->config) : find_file();
-    int rc = path != NULL ? settings_load(path, s, err) : 0;
+    char *path;
+    int rc = find_file(s->config, &path, err);
+    if (path != NULL) {
+        rc = settings_load(path, s, err);
+    }
     free(path);
     return rc == 0 ? fill_in(s, err) : -1;
 }

@@ -11,15 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/client.h"
 #include "client/http/settings.h"
 #include "proto/utf8.h"
 
 struct file {
-    FILE *in;
     const char *path, *folder;
-    char *line;
-    size_t capacity;
-    int number; /* of the line */
+    const char *at, *end; /* what is left of the text */
+    int number;           /* of the line */
     bool failed;
     struct settings *into;
     struct kr_err *err;
@@ -44,21 +43,24 @@ __attribute__((format(printf, 2, 3))) static int refuse(struct file *f, const ch
 static char *read_line(char *buf, int size, void *user)
 {
     struct file *f = user;
-    ssize_t n = f->failed ? -1 : getline(&f->line, &f->capacity, f->in);
-    if (n < 0) {
+    if (f->failed || f->at >= f->end) {
         return NULL;
     }
-    char *line = f->line;
+    const char *line = f->at, *stop = memchr(line, '\n', (size_t)(f->end - line));
+    stop = stop ? stop : f->end;
+    f->at = stop + 1;
     f->number++;
     line += f->number == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
-    line += strspn(line, " \t\r\n");
-    size_t length = strlen(line);
+    while (line < stop && strchr(" \t\r", *line) && *line) {
+        line++;
+    }
+    size_t length = (size_t)(stop - line);
     if (*line == ';' || *line == '#') {
         length = 0;
     } else if (length + 2 > (size_t)size) {
         refuse(f, "this line has %zu bytes, at most %d are read; shorten it", length, size - 2);
         return NULL;
-    } else if (!kr_utf8_valid(line, length)) {
+    } else if (!kr_utf8_valid(line, length) || memchr(line, 0, length)) {
         refuse(f, "this line is not UTF-8 text");
         return NULL;
     }
@@ -127,8 +129,8 @@ static int parse(struct file *f)
     if (rc > 0) {
         f->number = rc;
         refuse(f, "this is no \"name = value\", no [section] and no comment");
-    } else if (rc < 0 || ferror(f->in)) {
-        refuse(f, "cannot be read: %s", strerror(errno));
+    } else if (rc < 0) {
+        refuse(f, "out of memory");
     }
     return f->failed ? -1 : 0;
 }
@@ -136,21 +138,26 @@ static int parse(struct file *f)
 int settings_load(const char *path, struct settings *s, struct kr_err *err)
 {
     struct settings fresh = {0};
-    char *folder = realpath(path, NULL);
-    FILE *in = folder ? fopen(folder, "re") : NULL;
-    int rc;
-    if (in == NULL) {
+    char *text, *folder = NULL;
+    size_t size;
+    int rc = client_read_file(path, &text, &size, err);
+    if (rc == 0 && (folder = realpath(path, NULL)) == NULL) {
         rc = kr_fail(err, KR_BAD_CONFIG, "%s: %s", path, strerror(errno));
-    } else {
+    }
+    if (rc == 0) {
         *strrchr(folder, '/') = 0;
-        struct file f = {.in = in, .path = path, .folder = folder, .into = &fresh, .err = err};
+        struct file f = {.path = path,
+                         .folder = folder,
+                         .at = text,
+                         .end = text + size,
+                         .into = &fresh,
+                         .err = err};
         rc = parse(&f);
-        free(f.line);
-        fclose(in);
     }
     if (rc == 0) {
         merge(s, &fresh);
     }
+    free(text);
     free(folder);
     settings_fini(&fresh);
     return rc;

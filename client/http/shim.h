@@ -74,6 +74,9 @@ struct answer *error_answer(enum family family, unsigned status, const char *wha
                             const char *param, const char *sentence);
 void request_fail(struct request *r, unsigned status, const char *what, const char *sentence);
 
+/* Why ask_read() or body_read() did not take the body. */
+void request_refuse(struct request *r, const struct refusal *refusal);
+
 /* What the daemon, or the way to it, answered with. `failed`: a job that was accepted. */
 void request_fail_err(struct request *r, const struct kr_err *err, bool failed);
 

@@ -190,28 +190,34 @@ static int take_job(struct server *server, const struct entry *e, size_t count, 
 
 /* ---------------------------------------------------------------------------- all of it ------ */
 
-static int take_jobs(struct server *server, struct listing *list, struct kr_err *err)
+static int list_jobs(struct server *server, struct listing *list, struct kr_err *err)
 {
     struct keep *keep = &server->keep;
     if (spool_list(&keep->spool, add_entry, list, err) < 0)
         return -1;
     if (list->failed)
         return kr_fail(err, KR_NO_MEMORY, "no memory for the jobs in %s", keep->spool.dir);
-    if (list->count > 0)
+    if (list->count > 0) {
         qsort(list->entries, list->count, sizeof *list->entries, by_job);
+        server->jobs.last_id = list->entries[list->count - 1].job;
+    }
+    return 0;
+}
+
+static int take_jobs(struct server *server, const struct listing *list, struct kr_err *err)
+{
     for (size_t i = 0, n; i < list->count; i += n) {
         const struct entry *e = &list->entries[i];
         for (n = 1; i + n < list->count && e[n].job == e->job;)
             n++;
-        if (e->job > server->jobs.last_id)
-            server->jobs.last_id = e->job;
         if (take_job(server, e, n, err) < 0)
             return -1;
     }
     return 0;
 }
 
-/* Numbers go on where they ended, and the first block is reserved before the first job. */
+/* Numbers go on where they ended, and the first block is reserved before the first job, and before
+ * a damaged file with the highest of them is set aside. */
 static void take_number(struct server *server)
 {
     struct keep *keep = &server->keep;
@@ -253,7 +259,11 @@ int keep_open(struct server *server, struct kr_err *err)
         }
         return do_without(server, &why);
     }
-    int rc = take_jobs(server, &list, err);
+    int rc = list_jobs(server, &list, err);
+    if (rc == 0) {
+        take_number(server);
+        rc = take_jobs(server, &list, err);
+    }
     free(list.entries);
     if (rc < 0 && err->code == KR_NO_MEMORY)
         return -1;
@@ -261,7 +271,6 @@ int keep_open(struct server *server, struct kr_err *err)
         spool_close(&keep->spool);
         return do_without(server, err);
     }
-    take_number(server);
     keep->damaged = spool_damaged(&keep->spool);
     server->jobs.crowded = true; /* limits may be lower, and pictures older, than they were */
     server_step(server);

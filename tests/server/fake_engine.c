@@ -251,6 +251,8 @@ int engine_resolve(const struct engine *engine, struct kr_params *p, char *warni
             return -1;
     if (p->seed < 0)
         p->seed = (int64_t)(clock() * 7919 % 1000003);
+    if (p->seed > INT64_MAX - (p->count - 1))
+        return kr_fail(err, KR_BAD_REQUEST, "a picture would need a seed beyond 2^63 - 1");
     if (strstr(p->prompt, "farmu") && !kr_has(p, KR_F_MU)) {
         p->mu = 28.25;
         p->set |= kr_bit(KR_F_MU);
