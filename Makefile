@@ -163,8 +163,8 @@ $(foreach e,fast checked,$(eval $(call emulated,$(e))))
 
 cuda_helpers := $(patsubst %.cc,$(B)/%.o,$(filter-out tests/cuda/test_%,$(wildcard tests/cuda/*.cc))) $(emulator)
 cuda_tests   := $(patsubst tests/%.cc,$(B)/tests/%,$(wildcard tests/cuda/test_*.cc))
-$(B)/tests/cuda/test_%: $(B)/tests/cuda/test_%.o $(cuda_helpers) $(cuda_sources:%.cu=$(B)/checked/%.o) $(lib_kernels)
-	$(call brief,LD)$(CXX) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(lib_kernels) -Wl,--end-group $(libs_kernels) -lcmocka
+$(B)/tests/cuda/test_%: $(B)/tests/cuda/test_%.o $(cuda_helpers) $(cuda_sources:%.cu=$(B)/checked/%.o) $(lib_model)
+	$(call brief,LD)$(CXX) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(lib_model) -Wl,--end-group $(libs_model) -lcmocka
 
 # ----------------------------------------------------------------------------------- manual -------
 # Pages and completions come out of the tables that the programs parse with. The HTTP shim's tables have

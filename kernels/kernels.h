@@ -199,8 +199,9 @@ int kr_planning(const struct kr_device *dev);
 
 size_t kr_job_peak(const struct kr_device *dev); /* bytes of the arena used at most, this job */
 
-/* Memory beside the arena: the prepared kernels of convolutions. What they take now, for any
- * thread, and what those used since kr_plan_begin() take, prepared already or not. */
+/* Memory beside the arena: the prepared kernels of convolutions, and what else a device with memory
+ * of its own makes of weights (there they are part of kr_plan_weights(), too). What they take now,
+ * for any thread, and what those used since kr_plan_begin() take, prepared already or not. */
 size_t kr_prepared_bytes(const struct kr_device *dev);
 size_t kr_plan_prepared(const struct kr_device *dev);
 
@@ -217,7 +218,9 @@ struct kr_mark kr_arena_mark(const struct kr_device *dev);
 void kr_arena_release(struct kr_device *dev, struct kr_mark mark); /* frees all newer tensors */
 
 /* Outside the arena, for the small vectors of a model. Returns a tensor with data NULL and sets the
- * device's fault when there is no memory. `host` is F32; NULL: uninitialised. */
+ * device's fault when there is no memory. `host` is F32; NULL: uninitialised. While planning a
+ * device with memory of its own gives an address without memory, for planning alone, freed in
+ * planning. */
 struct kr_tensor kr_persist(struct kr_device *dev, const float *host, int64_t d0, int64_t d1);
 void kr_persist_free(struct kr_device *dev, struct kr_tensor *t);
 void kr_conv_fini(struct kr_device *dev, struct kr_conv *conv);

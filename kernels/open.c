@@ -46,17 +46,31 @@ static int find_module(char path[PATH_MAX + 32])
     return -1;
 }
 
+/* Out of what the loader said. */
+static const char *way_out(const char *error)
+{
+    if (strstr(error, "libcublas"))
+        return "install cuBLAS of CUDA 13 (NVIDIA's package libcublas-13-0)";
+    if (getenv("KREAD_CUDA_MODULE"))
+        return "see what KREAD_CUDA_MODULE names";
+    return "install it anew, from the same build as kread";
+}
+
 static void *open_module(char *why, size_t size)
 {
     char path[PATH_MAX + 32];
+    const char *error;
     void *module;
     if (find_module(path)) {
-        snprintf(why, size, "this installation has no CUDA module (kread-cuda.so)");
+        snprintf(why, size,
+                 "this installation has no CUDA module (kread-cuda.so); install the package "
+                 "kread-cuda, or build kread where nvcc is");
         return NULL;
     }
     module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    error = module ? "" : dlerror();
     if (!module)
-        snprintf(why, size, "the CUDA module can't be loaded: %s", dlerror());
+        snprintf(why, size, "the CUDA module can't be loaded: %.160s; %s", error, way_out(error));
     return module;
 }
 
@@ -65,7 +79,8 @@ static open_function find_open(char *why, size_t size)
     void *module = open_module(why, size);
     void *symbol = module ? dlsym(module, "kr_cuda_open") : NULL;
     if (module && !symbol)
-        snprintf(why, size, "the CUDA module is none of kread's: it has no kr_cuda_open");
+        snprintf(why, size, "the CUDA module is none of kread's, it has no kr_cuda_open; %s",
+                 way_out(""));
     open_function open;
     memcpy(&open, &symbol, sizeof open); /* what POSIX allows and C has no cast for */
     return open;

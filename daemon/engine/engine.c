@@ -32,7 +32,8 @@ int engine_check_device(enum engine_device device, struct kr_err *err)
 
     if (device != ENGINE_DEVICE_CUDA || kr_cuda_check(why, sizeof(why)) == 0)
         return 0;
-    return kr_fail(err, KR_BAD_CONFIG, "device cuda: %s; set device to cpu or auto", why);
+    return kr_fail(err, KR_BAD_CONFIG, "device cuda: %s; set device to cpu or auto to do without",
+                   why);
 }
 
 /* All that can be refused about the files is refused here, before anything is allocated. */
@@ -66,7 +67,9 @@ static struct kr_device *open_cuda(const struct engine_config *config, struct kr
     struct kr_device *dev = kr_device_open_cuda(&options, why, sizeof(why));
 
     if (!dev)
-        kr_fail(err, KR_DEVICE, "the CUDA device can't be opened: %s", why);
+        kr_fail(err, KR_DEVICE, "the CUDA device can't be opened: %s%s", why,
+                config->device == ENGINE_DEVICE_CUDA ? "; set device to cpu or auto to do without"
+                                                     : "");
     return dev;
 }
 
@@ -99,10 +102,12 @@ static int open_device(struct engine *e, const struct engine_config *config, str
     return e->family->bind(&e->parts, config, e->dev, &e->model, err);
 }
 
-/* The same kind of device with as many threads, because scratch memory depends on both. */
+/* The same kind of device with as many threads, because scratch memory depends on both. Its model
+ * is bound while planning, so that the vectors take no memory of a GPU a second time. */
 static int open_planner(struct engine *e, const struct engine_config *config, struct kr_err *err)
 {
     struct planner *planner = calloc(1, sizeof(*planner));
+    int rc;
 
     if (!planner)
         return kr_fail(err, KR_NO_MEMORY, "no memory for the planner");
@@ -111,7 +116,10 @@ static int open_planner(struct engine *e, const struct engine_config *config, st
     planner->dev = e->cuda ? open_cuda(config, err) : open_cpu(config, err);
     if (!planner->dev)
         return -1;
-    return e->family->bind(&e->parts, config, planner->dev, &planner->model, err);
+    kr_plan_begin(planner->dev);
+    rc = e->family->bind(&e->parts, config, planner->dev, &planner->model, err);
+    kr_plan_end(planner->dev);
+    return rc;
 }
 
 static int copy_settings(struct engine *e, const struct engine_config *config, struct kr_err *err)

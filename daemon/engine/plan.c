@@ -56,8 +56,11 @@ void planner_free(struct planner *planner, const struct family *family)
 {
     if (!planner)
         return;
-    if (planner->model)
+    if (planner->model) {
+        kr_plan_begin(planner->dev);
         family->unbind(planner->model, planner->dev);
+        kr_plan_end(planner->dev);
+    }
     kr_device_close(planner->dev);
     pthread_mutex_destroy(&planner->lock);
     free(planner);
@@ -108,7 +111,7 @@ static int plan_rows(const struct engine *e, struct work *w, struct plan *plan, 
     fault = kr_device_sync(w->dev);
     plan->rows = rows;
     plan->arena = kr_plan_end(w->dev);
-    prepared = kr_plan_prepared(w->dev);
+    prepared = e->cuda ? 0 : kr_plan_prepared(w->dev); /* a GPU's count among the weights */
     plan->prepared = prepared > held ? prepared - held : 0;
     for (int r = ENGINE_RESIDENT; r <= ENGINE_STREAM; r++)
         plan->weights[r] = kr_plan_weights(w->dev, residencies[r]);

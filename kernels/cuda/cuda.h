@@ -10,7 +10,7 @@
  *
  * All operations go to one stream, `compute`, in the order of the calls; so they need no waits
  * among each other and the arena may hand memory on as soon as the host lets go of it. Weights come
- * in on a second stream, and ring.cu alone makes one wait for the other.
+ * in on a second stream, and weights.cu and ring.cu alone make one wait for the other.
  *
  * These sources are compiled twice: by nvcc, and by the host's C++ compiler against
  * tests/cuda/include, where kernels are executed on the CPU. So a kernel is launched with launch()
@@ -52,10 +52,9 @@ struct cuda_device {
     int ordinal;
     int capability;     /* 80, 86, 89, 90, 100, 120, .. */
     int processors;     /* streaming multiprocessors */
-    size_t shared_most; /* bytes of shared memory that a block may ask for */
     int reads_mappings; /* read-only mappings can be registered for copies */
     enum kr_fp8 fp8;    /* as the owner asked */
-    int fp8_rows;       /* cuBLASLt multiplies FP8 with a factor for each row */
+    int fp8_rows;       /* FP8 is multiplied with a factor for each row */
 
     /* What is queued goes to each of stream[0..streams): to the compute stream, and while a column
      * is recorded (repeat.cu) to the stream that only records, too. */
@@ -183,6 +182,8 @@ int cuda_bring_made(struct cuda_device *cuda, void *to, const struct cuda_source
 
 void *cuda_map(struct kr_device *dev, size_t bytes);
 void cuda_unmap(struct kr_device *dev, void *at, size_t bytes);
+/* Vectors. What is allocated while planning has no device memory, is good for planning alone and
+ * has to be freed while planning. */
 void *cuda_alloc(struct kr_device *dev, size_t bytes);
 void cuda_free(struct kr_device *dev, void *at);
 size_t cuda_free_memory(const struct kr_device *dev);
@@ -203,7 +204,8 @@ const void *cuda_weight(struct cuda_device *cuda, const struct kr_weight *const 
 /* Device memory for what an operation makes of a weight at `key` (a convolution's kernel in its own
  * order), kept as long as a weight would be where nothing streams: until the device closes, or the
  * stage ends. *fresh: it has to be filled, which may be queued on the compute stream. While
- * planning NULL and fresh. */
+ * planning NULL and fresh. Counted in kr_plan_weights() and kr_weights_held(), and by itself in
+ * kr_plan_prepared() and kr_prepared_bytes(). */
 void *cuda_made(struct cuda_device *cuda, const void *key, size_t bytes, int *fresh);
 void cuda_made_free(struct cuda_device *cuda, const void *key);
 

@@ -205,26 +205,53 @@ static struct kr_backend make_backend(void)
 
 /* -------------------------------------------------------------------------- opening ------ */
 
-static int driver_fails(cudaError_t error, char *why, size_t size)
+/* What the first call returns where CUDA is of no use, and the way out of that. */
+static const struct {
+    cudaError_t error;
+    const char *why;
+} failures[] = {
+    {cudaErrorNoDevice,
+     "the NVIDIA driver finds no GPU that this process may use; see that nvidia-smi lists one for "
+     "the same user and that CUDA_VISIBLE_DEVICES does not hide it"},
+    {cudaErrorMemoryAllocation,
+     "the GPU has no memory left for one more program; nvidia-smi lists those that hold it"},
+    {cudaErrorStubLibrary,
+     "libcuda.so.1 is the CUDA toolkit's stub instead of a driver's; take its folder out of "
+     "LD_LIBRARY_PATH, and install NVIDIA's driver 580 or newer where there is none"},
+    {cudaErrorSystemDriverMismatch,
+     "the NVIDIA driver's library and its kernel module are of different versions, as after an "
+     "update; restart the machine"},
+};
+
+static void insufficient(char *why, size_t size)
 {
     int driver = 0, runtime = 0;
-    (void)cudaGetLastError();
     (void)cudaDriverGetVersion(&driver);
     (void)cudaRuntimeGetVersion(&runtime);
-    if (error == cudaErrorNoDevice)
-        snprintf(why, size, "the NVIDIA driver finds no GPU that this process may use");
-    else if (error == cudaErrorInsufficientDriver && driver == 0)
+    if (driver == 0)
         snprintf(why, size,
-                 "there is no NVIDIA driver (libcuda.so.1); install the driver of your "
-                 "distribution, 580 or newer");
-    else if (error == cudaErrorInsufficientDriver)
+                 "there is no NVIDIA driver (libcuda.so.1); install NVIDIA's driver 580 or newer");
+    else
         snprintf(why, size,
                  "the NVIDIA driver is too old: it serves CUDA %d.%d and kread was built with CUDA "
                  "%d.%d; update the driver to 580 or newer",
                  driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
-    else
-        snprintf(why, size, "CUDA can't start: %s (%s)", cudaGetErrorName(error),
-                 cudaGetErrorString(error));
+}
+
+static int driver_fails(cudaError_t error, char *why, size_t size)
+{
+    (void)cudaGetLastError();
+    if (error == cudaErrorInsufficientDriver) {
+        insufficient(why, size);
+        return -1;
+    }
+    snprintf(why, size,
+             "CUDA can't start: %s (%s); see that nvidia-smi works for the same user and that "
+             "/dev/nvidia-uvm is there, which nvidia-modprobe -u makes",
+             cudaGetErrorName(error), cudaGetErrorString(error));
+    for (size_t i = 0; i < sizeof failures / sizeof *failures; i++)
+        if (failures[i].error == error)
+            snprintf(why, size, "%s", failures[i].why);
     return -1;
 }
 
@@ -248,16 +275,17 @@ static int look_at(struct cuda_device *cuda, char *why, size_t size)
     cuda->capability = 10 * prop.major + prop.minor;
     if (cuda->capability < CUDA_CAPABILITY) {
         snprintf(why, size,
-                 "%s has compute capability %d.%d and kread needs 8.0 or newer (GeForce RTX 30 "
-                 "series and later); use device = cpu",
-                 prop.name, prop.major, prop.minor);
+                 "%.60s has compute capability %d.%d and kread needs 8.0 or newer (GeForce RTX 30 "
+                 "series and later)%s",
+                 prop.name, prop.major, prop.minor,
+                 count > 1 ? "; CUDA_VISIBLE_DEVICES chooses another GPU" : "");
         return -1;
     }
     cuda->processors = prop.multiProcessorCount;
-    cuda->shared_most = prop.sharedMemPerBlockOptin;
     cuda->reads_mappings = prop.hostRegisterSupported && prop.hostRegisterReadOnlySupported;
-    /* Factors for rows ("outer vectors") exist on this architecture alone. */
-    cuda->fp8_rows = cuda->capability == 90;
+    /* cuBLASLt has factors for rows ("outer vectors") on sm_90 alone. multiply.cu has them where
+     * mma is the best that tensor cores can do (linear.cu). */
+    cuda->fp8_rows = cuda->capability == 89 || cuda->capability == 90 || cuda->capability >= 120;
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda: %.38s, %u.%u, %s", prop.name,
              (unsigned)cuda->capability / 10 % 100, (unsigned)cuda->capability % 10,
              cuda->capability >= 89 && cuda->fp8 == KR_FP8_BEST ? "bf16+fp8" : "bf16");

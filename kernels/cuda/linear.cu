@@ -1,21 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Linear maps: which of its ways a product takes, from the best that the device, the weight and the
- * shape allow.
+ * Linear maps: which of its ways a product takes (way_of), and what comes before and after it.
  *
- * FP8 times FP8: weights as the file has them, activations quantized, by rows where cuBLASLt can
- * take a factor for each, else as a whole. Not where the file asks for full precision or the owner
- * for expanding.
+ * FP8 times FP8: weights as the file has them, activations quantized, by rows where the product
+ * takes a factor for each, else as a whole. Not where the file asks for full precision or the owner
+ * for bfloat16.
  *
- * bfloat16: other weights than bfloat16 are expanded a panel of rows at a time into scratch of
- * bounded size, so no weight exists expanded as a whole. That reads and writes memory, but beside
- * thousands of tokens it is a few hundredths of the product's time.
+ * bfloat16, with FP8 weights that become bfloat16 in the product (multiply.cu), or by cuBLASLt with
+ * other weights than bfloat16 expanded a panel of rows at a time into scratch of bounded size. So
+ * no weight exists expanded as a whole.
  *
  * Direct (stored.cu): few rows, and whatever cuBLASLt refuses.
  *
- * The weight's scale comes after the product. So do bias, activation and gate: in the product
- * itself where the library can, else in a kernel behind it, on sums that are still F32 (bfloat16
- * after FP8, whose rounding is far coarser).
+ * The weight's scale comes after the product; a gate has it in it. So do bias, activation and gate:
+ * in the product itself where the library can, else in a kernel behind it, on sums that are still
+ * F32 (bfloat16 after FP8, whose rounding is far coarser).
  */
 #include "kernels/cuda/products.cuh"
 
@@ -73,17 +72,18 @@ void write_to(struct plan *plan, struct kr_tensor to)
     plan->p.align_out = cuda_alignment(to.data);
 }
 
-/* All in the product? With rows' factors the gate goes into those. */
+/* All in the product? With rows' factors the gate is in place of those. */
 int ends_at_once(const struct linear_op *op, struct plan *plan)
 {
     int gated = op->gate && plan->p.factors != PRODUCT_ROWS, biased = bias_of(op) != NULL;
-    if (op->act != KR_ACT_NONE ||
+    int gelu = op->act == KR_ACT_GELU_TANH;
+    if (op->act == KR_ACT_SILU || (gelu && plan->p.factors != PRODUCT_PLAIN) ||
         (biased && (op->add || op->out.dtype != KR_F32 || plan->p.factors != PRODUCT_PLAIN)))
         return 0;
     write_to(plan, op->out);
     plan->p.add = op->add;
     plan->p.gated = gated;
-    plan->p.bias = biased;
+    plan->p.ending = (biased ? PRODUCT_BIAS : 0) | (gelu ? PRODUCT_GELU : 0);
     return exists(op, plan);
 }
 
@@ -92,7 +92,7 @@ int ends_later(const struct linear_op *op, struct plan *plan)
 {
     struct kr_tensor to = op->out;
     plan->finish = 1;
-    plan->p.add = plan->p.gated = plan->p.bias = 0;
+    plan->p.add = plan->p.gated = plan->p.ending = 0;
     if (op->add || op->out.dtype != KR_F32) {
         int fp8 = plan->p.factors != PRODUCT_PLAIN;
         to = kr_new(&op->cuda->base, op->add && fp8 ? KR_BF16 : KR_F32, op->n, op->wide, 0, 0);
@@ -121,16 +121,10 @@ int make_plan(const struct linear_op *op, struct plan *plan, enum cuda_factors_o
 
 /* ------------------------------------------------------------------------- multiplying ------ */
 
-/* What each row of W's sums is multiplied with where the product takes the gate along. */
-const float *gated_scales(const struct linear_op *op, const struct plan *plan)
+/* What all sums are multiplied with. */
+float alpha_of(const struct linear_op *op)
 {
-    float *scales;
-    if (!plan->p.gated || op->w[0]->scale == 1.0f)
-        return op->gate;
-    scales = (float *)kr_scratch(&op->cuda->base, (size_t)op->wide * sizeof *scales);
-    if (kr_live(&op->cuda->base))
-        cuda_fill_factors(op->cuda, scales, op->w, 1, op->gate);
-    return scales;
+    return op->gate ? 1.0f : op->w[0]->scale;
 }
 
 /* Rows first.. of W, which begin at o.w. */
@@ -141,7 +135,7 @@ void multiply(const struct linear_op *op, const struct plan *plan, struct cuda_o
     const float *bias = bias_of(op);
     p.out = cuda_least(plan->panel, op->wide - first);
     o.out = (char *)plan->to.data + (size_t)first * kr_dtype_size(plan->to.dtype);
-    o.gate = plan->p.gated ? o.gate + first : NULL;
+    o.gate = plan->p.gated ? op->gate + first : NULL;
     o.bias = bias ? bias + first : NULL;
     cuda_product_run(op->cuda, &p, &o);
 }
@@ -155,7 +149,7 @@ void finish(const struct linear_op *op, const struct plan *plan)
     f.scale = 1.0f;
     f.bias = bias_of(op);
     f.act = op->act;
-    /* Where rows have factors the gate is in them already. */
+    /* The gate is what rows' factors were. */
     f.gate = plan->p.factors == PRODUCT_ROWS ? NULL : op->gate;
     if (op->add)
         cuda_finish_add(op->cuda, op->out, &f);
@@ -186,20 +180,17 @@ int takes_fp8(const struct linear_op *op)
     return cuda->fp8_rows || op->x.dtype != KR_F8_E4M3;
 }
 
-/* The scales of W's rows: made once, or for each gate. A bias can't be gated by them. */
+/* What each row of W is multiplied with: its weight's scale, a vector that is made once. */
 const float *row_factors(const struct linear_op *op)
 {
     struct cuda_device *cuda = op->cuda;
-    size_t bytes = (size_t)op->wide * sizeof(float);
-    int fresh = 1;
-    float *factors;
+    int fresh;
     if (op->gate)
-        factors = (float *)kr_scratch(&cuda->base, bytes);
-    else
-        factors =
-            (float *)cuda_made(cuda, (const char *)op->w[0]->data + op->count - 1, bytes, &fresh);
+        return op->gate;
+    float *factors = (float *)cuda_made(cuda, (const char *)op->w[0]->data + op->count - 1,
+                                        (size_t)op->wide * sizeof *factors, &fresh);
     if (fresh && factors && kr_live(&cuda->base))
-        cuda_fill_factors(cuda, factors, op->w, op->count, op->gate);
+        cuda_fill_factors(cuda, factors, op->w, op->count);
     return factors;
 }
 
@@ -233,34 +224,30 @@ void multiply_tensor(const struct linear_op *op)
     struct kr_tensor x = kr_new(&cuda->base, KR_F8_E4M3, op->n, op->depth, 0, 0);
     float *parts = (float *)kr_scratch(&cuda->base, CUDA_PARTS * sizeof *parts);
     make_plan(op, &plan, PRODUCT_TENSOR, x.data, op->wide);
-    o.gate = gated_scales(op, &plan);
     o.w = cuda_weight(cuda, op->w, op->count);
     if (!kr_live(&cuda->base))
         return;
     cuda_quantize_tensor(cuda, x.data, cuda_factors(&x), parts, op->x);
     o.x = x.data;
     o.x_factors = cuda_factors(&x);
-    o.alpha = op->w[0]->scale;
+    o.alpha = alpha_of(op);
     multiply(op, &plan, o, 0);
     finish(op, &plan);
 }
 
-/* Whether it did. */
-int by_fp8(const struct linear_op *op)
+enum cuda_factors_of fp8_factors(const struct linear_op *op)
+{
+    return op->cuda->fp8_rows ? PRODUCT_ROWS : PRODUCT_TENSOR;
+}
+
+/* Whether cuBLASLt can. */
+int exists_in_fp8(const struct linear_op *op)
 {
     struct kr_mark mark = kr_arena_mark(&op->cuda->base);
-    enum cuda_factors_of factors = op->cuda->fp8_rows ? PRODUCT_ROWS : PRODUCT_TENSOR;
     const void *x = op->x.dtype == KR_F8_E4M3 ? op->x.data : NULL;
     struct plan plan;
-    if (!takes_fp8(op) || cuda_alignment(x) < 16 ||
-        (factors == PRODUCT_ROWS && op->gate && bias_of(op)))
-        return 0;
-    int can = make_plan(op, &plan, factors, x, op->wide);
+    int can = cuda_alignment(x) >= 16 && make_plan(op, &plan, fp8_factors(op), x, op->wide);
     kr_arena_release(&op->cuda->base, mark);
-    if (can && factors == PRODUCT_ROWS)
-        multiply_rows(op);
-    else if (can)
-        multiply_tensor(op);
     return can;
 }
 
@@ -288,35 +275,64 @@ int64_t panel_of(const struct linear_op *op)
                                       : cuda_least(fitting > PANEL ? fitting : +PANEL, op->wide);
 }
 
-/* Whether it did. */
-int by_bf16(const struct linear_op *op)
+/* Whether it did. A gate goes into weights that are expanded anyway: cuBLASLt may know no vector of
+ * alpha, and one more rounding of a weight is what the reference, which scales it in bfloat16, does
+ * too. */
+int by_bf16(const struct linear_op *whole)
 {
-    struct cuda_device *cuda = op->cuda;
-    struct kr_tensor x = place_bf16(op);
-    enum kr_dtype stored = op->w[0]->dtype;
+    struct cuda_device *cuda = whole->cuda;
+    struct kr_tensor x = place_bf16(whole);
+    enum kr_dtype stored = whole->w[0]->dtype;
+    const float *gate = stored != KR_BF16 && whole->depth % 8 == 0 ? whole->gate : NULL;
+    struct linear_op rest = *whole, *op = &rest;
     struct plan plan;
     struct cuda_operands o = {};
+    if (gate)
+        rest.gate = NULL;
     if (!make_plan(op, &plan, PRODUCT_PLAIN, x.data, panel_of(op)))
         return 0;
     void *panel =
         stored == KR_BF16 ? NULL : kr_scratch(&cuda->base, (size_t)(plan.panel * op->depth) * 2);
-    o.gate = gated_scales(op, &plan);
     const char *w = (const char *)cuda_weight(cuda, op->w, op->count);
     if (!kr_live(&cuda->base))
         return 1;
     bring_bf16(op, x);
     o.x = x.data;
-    o.alpha = op->w[0]->scale;
+    o.alpha = alpha_of(whole);
     for (int64_t first = 0; first < op->wide; first += plan.panel) {
         const char *from = w + (size_t)(first * op->depth) * kr_dtype_size(stored);
         int64_t rows = cuda_least(plan.panel, op->wide - first);
         o.w = stored == KR_BF16 ? from : (const char *)panel;
         if (stored != KR_BF16)
-            cuda_expand(cuda, panel, from, stored, rows * op->depth);
+            cuda_expand(cuda, panel, from, stored, rows, op->depth, gate ? gate + first : NULL);
         multiply(op, &plan, o, first);
     }
     finish(op, &plan);
     return 1;
+}
+
+/* --------------------------------------------------------------------------- multiply.cu ------ */
+
+void multiply_stored(const struct linear_op *op, struct kr_tensor x)
+{
+    struct cuda_multiply m = {op->out,     x,        NULL,    op->w,  op->count,
+                              bias_of(op), op->gate, op->add, op->act};
+    m.w = cuda_weight(op->cuda, op->w, op->count);
+    if (!kr_live(&op->cuda->base))
+        return;
+    if (x.dtype == KR_BF16)
+        bring_bf16(op, x);
+    else if (op->x.dtype != KR_F8_E4M3)
+        cuda_quantize_rows(op->cuda, x, op->x);
+    cuda_multiply(op->cuda, &m);
+}
+
+void multiply_stored_rows(const struct linear_op *op)
+{
+    struct kr_tensor x = op->x;
+    if (x.dtype != KR_F8_E4M3)
+        x = kr_new(&op->cuda->base, KR_F8_E4M3, op->n, op->depth, 0, 0);
+    multiply_stored(op, x);
 }
 
 /* ------------------------------------------------------------------------------ direct ------ */
@@ -340,11 +356,69 @@ void by_hand(const struct linear_op *op)
     }
 }
 
+/* ------------------------------------------------------------------------------- which ------ */
+
+enum way {
+    DIRECT,
+    FP8_STORED,   /* multiply.cu's, x quantized by rows */
+    FP8_ROWS,     /* cuBLASLt's */
+    FP8_TENSOR,   /* likewise */
+    BF16_STORED,  /* multiply.cu's */
+    BF16_EXPANDED /* cuBLASLt's */
+};
+
+/* How many rows of x make cuBLASLt worth expanding an FP8 weight for. Up to sm_89, and on sm_120, a
+ * tensor core does no more with another instruction than with multiply.cu's: never. On sm_90 and
+ * sm_100 cuBLASLt has others, of 989 TFLOP/s instead of about 495, and 2250 instead of about 560;
+ * but expanding a weight takes three bytes of traffic, of 4.8 and 8 TB/s, before they begin. Beside
+ * two FLOP a row that is even at 310 and at 140 rows. */
+int64_t most_stored(const struct cuda_device *cuda)
+{
+    if (cuda->capability == 90)
+        return 256;
+    return cuda->capability >= 100 && cuda->capability < 120 ? 128 : INT64_MAX;
+}
+
+int stored_always(const struct linear_op *op)
+{
+    return most_stored(op->cuda) == INT64_MAX &&
+           cuda_multiply_takes(op->cuda, KR_BF16, NULL, op->w, op->count);
+}
+
+enum way way_of(const struct linear_op *op)
+{
+    const struct cuda_device *cuda = op->cuda;
+    const void *fp8 = op->x.dtype == KR_F8_E4M3 ? op->x.data : NULL;
+    const void *bf16 = op->x.dtype == KR_BF16 ? op->x.data : NULL;
+    if (op->n <= FEW)
+        return DIRECT;
+    if (takes_fp8(op)) {
+        /* cuBLASLt takes factors for rows on sm_90 alone. */
+        if (cuda->fp8_rows && cuda->capability != 90 &&
+            cuda_multiply_takes(cuda, KR_F8_E4M3, fp8, op->w, op->count))
+            return FP8_STORED;
+        if (exists_in_fp8(op))
+            return cuda->fp8_rows ? FP8_ROWS : FP8_TENSOR;
+    }
+    if (op->n <= most_stored(cuda) && cuda_multiply_takes(cuda, KR_BF16, bf16, op->w, op->count))
+        return BF16_STORED;
+    return same_scales(op) ? BF16_EXPANDED : DIRECT;
+}
+
 void linear(const struct linear_op *op)
 {
     struct kr_device *dev = &op->cuda->base;
     struct kr_mark mark = kr_arena_mark(dev);
-    if (op->n <= FEW || (!by_fp8(op) && !by_bf16(op)))
+    enum way way = way_of(op);
+    if (way == FP8_STORED)
+        multiply_stored_rows(op);
+    else if (way == FP8_ROWS)
+        multiply_rows(op);
+    else if (way == FP8_TENSOR)
+        multiply_tensor(op);
+    else if (way == BF16_STORED)
+        multiply_stored(op, place_bf16(op));
+    else if (way == DIRECT || !by_bf16(op))
         by_hand(op);
     kr_arena_release(dev, mark);
 }
@@ -365,7 +439,8 @@ struct linear_op op_of(struct kr_device *dev, struct kr_tensor out, struct kr_te
 }
 
 /* Whether one product should take all. It can't have two scales unless each row has its own; and
- * where only some of the parts are fit for FP8, or only the parts alone, those go alone. */
+ * where only some of the parts are fit for FP8, or only the parts alone, those go alone. This does
+ * not depend on x, as the weights' copies on the device lie together or apart by it. */
 int are_one(const struct linear_op *op)
 {
     struct linear_op part = *op;
@@ -381,7 +456,7 @@ int are_one(const struct linear_op *op)
         if (takes_fp8(&part))
             return 0;
     }
-    return same_scales(op);
+    return same_scales(op) || stored_always(op);
 }
 
 } // namespace

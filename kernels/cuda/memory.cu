@@ -7,7 +7,8 @@
  * than half a MiB, of which a model has hundreds, share slabs. The rest is the driver's business.
  *
  * Copies go through two pinned buffers by turns: while one is on its way the host fills the other.
- * They are queued on the compute stream, so that they are in order with everything else.
+ * They are queued on the compute stream, so that they are in order with everything else; only those
+ * of weights are not (weights.cu).
  */
 #include "kernels/cuda/cuda.h"
 
@@ -217,10 +218,13 @@ static int open_staging(struct cuda_device *cuda)
     return cuda_ok(cuda, error, "cudaMallocHost");
 }
 
-/* A vector that could not be filled would be of no use. */
+/* A vector that could not be filled would be of no use. While planning nothing is filled nor read,
+ * and addresses that nothing else has are enough. */
 void *cuda_alloc(struct kr_device *dev, size_t bytes)
 {
     struct cuda_device *cuda = cuda_of(dev);
+    if (dev->planning)
+        return malloc(bytes);
     cuda_enter(cuda);
     if (!open_staging(cuda))
         return NULL;
@@ -229,6 +233,10 @@ void *cuda_alloc(struct kr_device *dev, size_t bytes)
 
 void cuda_free(struct kr_device *dev, void *at)
 {
+    if (dev->planning) {
+        free(at);
+        return;
+    }
     cuda_enter(cuda_of(dev));
     cuda_slab_give(cuda_of(dev), CUDA_VECTORS, at);
 }
@@ -346,7 +354,9 @@ int cuda_bring(struct cuda_device *cuda, void *to, const void *from, size_t byte
 void cuda_upload(struct kr_device *dev, struct kr_tensor t, const float *host)
 {
     struct cuda_source source = {t.dtype == KR_F32 ? fill_same : fill_rounded, host};
-    cuda_bring_made(cuda_of(dev), t.data, &source, (size_t)kr_count(&t) * kr_dtype_size(t.dtype));
+    if (!dev->planning)
+        cuda_bring_made(cuda_of(dev), t.data, &source,
+                        (size_t)kr_count(&t) * kr_dtype_size(t.dtype));
 }
 
 /* Queues the way back of one piece, when what the buffer held has left on whatever stream. */

@@ -58,6 +58,9 @@ int prefer(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttrib
            CUBLAS_STATUS_SUCCESS;
 }
 
+const uint32_t epilogues[] = {CUBLASLT_EPILOGUE_DEFAULT, CUBLASLT_EPILOGUE_BIAS,
+                              CUBLASLT_EPILOGUE_GELU, CUBLASLT_EPILOGUE_GELU_BIAS};
+
 int describe(kept *k)
 {
     const struct cuda_product *p = &k->product;
@@ -70,9 +73,10 @@ int describe(kept *k)
     if (p->gated && !set(k->desc, CUBLASLT_MATMUL_DESC_POINTER_MODE,
                          (int32_t)CUBLASLT_POINTER_MODE_ALPHA_DEVICE_VECTOR_BETA_HOST))
         return 0;
-    if (p->bias &&
-        (!set(k->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, (uint32_t)CUBLASLT_EPILOGUE_BIAS) ||
-         !set(k->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F)))
+    if (p->ending && !set(k->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogues[p->ending]))
+        return 0;
+    if (p->ending & PRODUCT_BIAS &&
+        !set(k->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, (int32_t)CUDA_R_32F))
         return 0;
     /* Sums keep the tensor cores' own width over a whole row: what is lost is small beside the
      * rounding to FP8, and adding up in full costs a tenth of the speed. */
@@ -106,7 +110,8 @@ int pretend_factors(struct cuda_device *cuda, kept *k)
             set(k->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, somewhere)) &&
            (k->product.factors == PRODUCT_PLAIN ||
             set(k->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, somewhere)) &&
-           (!k->product.bias || set(k->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere));
+           (!(k->product.ending & PRODUCT_BIAS) ||
+            set(k->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, somewhere));
 }
 
 int choose(struct cuda_device *cuda, kept *k)
@@ -190,7 +195,8 @@ int point(kept *k, const struct cuda_operands *o)
             set(k->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, (const void *)o->w_factors)) &&
            (p->factors == PRODUCT_PLAIN ||
             set(k->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, (const void *)o->x_factors)) &&
-           (!p->bias || set(k->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)o->bias));
+           (!(p->ending & PRODUCT_BIAS) ||
+            set(k->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, (const void *)o->bias));
 }
 
 } // namespace

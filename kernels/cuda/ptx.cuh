@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * The instructions that CUDA C++ has no name for, and the one array of dynamic shared memory. All
- * are there from sm_80 on. tests/cuda/include has a second ptx.cuh, with the same functions written
+ * are there from sm_80 on, but for one that says so. tests/cuda/include has a second ptx.cuh, with the same functions written
  * out for a CPU; a function that is added here is added there.
  *
  * Lanes of a warp are numbered l = 0..31; g = l / 4 and t = l % 4. Two bfloat16 or half values
@@ -32,6 +32,23 @@ __device__ __forceinline__ void mma_bf16_16816(float d[4], const uint32_t a[4], 
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* d[16][8] += a[16][32] b[32][8], sums of E4M3 products, from sm_89 on. Four values in a uint32_t,
+ * the one with the lowest index in the lowest byte. Each lane holds
+ *   a: rows g and g + 8 by turns, columns 4t..4t + 3, then the same rows, columns 4t + 16..4t + 19;
+ *   b: column g, rows 4t..4t + 3, then rows 4t + 16..4t + 19;
+ *   d: as above. */
+__device__ __forceinline__ void mma_e4m3_16832(float d[4], const uint32_t a[4], const uint32_t b[2])
+{
+#if __CUDA_ARCH__ >= 890
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#else
+    asm volatile("trap;");
+#endif
 }
 
 /* 8x8 matrices of 16-bit values: lane l gives the address of row l % 8 of matrix l / 8 (16 bytes,

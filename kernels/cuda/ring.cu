@@ -155,29 +155,6 @@ static int retire(struct cuda_device *cuda, int by_host, int needed)
     return 1;
 }
 
-static int is_by_host(struct cuda_device *cuda, const struct weight *w)
-{
-    int by_host = 0;
-    for (int i = 0; i < w->parts; i++)
-        by_host |= !mappings_have(cuda, &w->part[i]);
-    return by_host;
-}
-
-static int copy_parts(struct cuda_device *cuda, char *to, const struct weight *w, int by_host)
-{
-    for (int i = 0; i < w->parts; to += w->part[i++].bytes) {
-        const struct weight_part *part = &w->part[i];
-        int came = by_host ? cuda_bring_on(cuda, cuda->copy, to, part->data, part->bytes)
-                           : cuda_ok(cuda,
-                                     cudaMemcpyAsync(to, part->data, part->bytes,
-                                                     cudaMemcpyHostToDevice, cuda->copy),
-                                     "a weight's copy to the GPU");
-        if (!came)
-            return 0;
-    }
-    return 1;
-}
-
 /* Copies a weight into a new slot, the newest. NULL: no room, or a fault. */
 static struct slot *bring(struct cuda_device *cuda, int number, int by_host, int needed)
 {
@@ -188,7 +165,7 @@ static struct slot *bring(struct cuda_device *cuda, int number, int by_host, int
         if (!retire(cuda, by_host, needed))
             return NULL;
     struct slot *slot = slot_at(ring, ring->count);
-    if (!copy_parts(cuda, ring->base + at, w, by_host) ||
+    if (!weights_copy(cuda, ring->base + at, w, by_host) ||
         !cuda_ok(cuda, cudaEventRecord(slot->came, cuda->copy), "cudaEventRecord"))
         return NULL;
     slot->number = number;
@@ -247,10 +224,10 @@ static void run_ahead(struct cuda_device *cuda)
 {
     const struct cuda_weights *all = cuda->weights;
     for (int by_the_host = 0; by_the_host < PUMPED_BY_HOST;) {
-        int next = all->ring->ahead >= 0 ? all->list[all->ring->ahead].next : -1;
+        int next = all->ring->ahead >= 0 ? weights_next(all, all->ring->ahead) : -1;
         if (next < 0 || is_there(all->ring, next))
             return;
-        int by_host = is_by_host(cuda, &all->list[next]);
+        int by_host = weights_by_host(cuda, &all->list[next]);
         if (!bring(cuda, next, by_host, 0))
             return;
         by_the_host += by_host;
@@ -278,7 +255,7 @@ const void *ring_weight(struct cuda_device *cuda, int number)
     end_use(cuda);
     struct slot *slot = skip_to(ring, number);
     if (!slot)
-        slot = bring(cuda, number, is_by_host(cuda, w), 1);
+        slot = bring(cuda, number, weights_by_host(cuda, w), 1);
     if (!slot) {
         does_not_fit(cuda, w); /* unless that went wrong otherwise */
         return NULL;

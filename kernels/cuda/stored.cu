@@ -88,12 +88,16 @@ template <int N, typename W> __device__ __forceinline__ void load(float v[N], co
 /* ---------------------------------------------------------------------------- expanding ------ */
 
 template <typename W>
-__global__ void __launch_bounds__(BLOCK_THREADS) expand(uint16_t *out, const W *w, int64_t count)
+__global__ void __launch_bounds__(BLOCK_THREADS)
+    expand(uint16_t *out, const W *w, int64_t count, int64_t cols, const float *gate)
 {
     int64_t i = ((int64_t)blockIdx.x * BLOCK_THREADS + threadIdx.x) * WIDE;
     float v[WIDE];
     if (i + WIDE <= count) {
+        float by = gate ? gate[quotient(i, cols)] : 1.0f;
         load<WIDE>(v, w + i);
+        for (int j = 0; j < WIDE; j++)
+            v[j] *= by;
         put_bf16<WIDE>(out + i, v);
         return;
     }
@@ -163,7 +167,7 @@ struct factors {
 };
 
 __global__ void __launch_bounds__(BLOCK_THREADS)
-    fill_factors(float *out, const struct factors f, const float *gate, int64_t count)
+    fill_factors(float *out, const struct factors f, int64_t count)
 {
     int64_t i = (int64_t)blockIdx.x * BLOCK_THREADS + threadIdx.x;
     if (i >= count)
@@ -171,7 +175,7 @@ __global__ void __launch_bounds__(BLOCK_THREADS)
     float scale = f.scale[0];
     for (int part = 1; part < CUDA_MOST_PARTS; part++)
         scale = i >= f.end[part - 1] ? f.scale[part] : scale;
-    out[i] = gate ? scale * gate[i] : scale;
+    out[i] = scale;
 }
 
 /* ------------------------------------------------------------------------------- direct ------ */
@@ -233,12 +237,14 @@ __global__ void __launch_bounds__(BLOCK_THREADS, 2) direct(const struct direct_o
 } // namespace
 
 void cuda_expand(struct cuda_device *cuda, void *out, const void *w, enum kr_dtype dtype,
-                 int64_t count)
+                 int64_t rows, int64_t cols, const float *gate)
 {
+    int64_t count = rows * cols;
+    assert(!gate || cols % WIDE == 0);
     of_type(dtype, w, [=](auto *from) {
         launch(cuda, expand<typename std::decay<decltype(*from)>::type>,
                dim3(cuda_blocks(count, BLOCK_THREADS * WIDE)), dim3(BLOCK_THREADS), 0,
-               (uint16_t *)out, from, count);
+               (uint16_t *)out, from, count, cols, gate);
     });
 }
 
@@ -269,7 +275,7 @@ void cuda_quantize_tensor(struct cuda_device *cuda, void *out, float *factor, fl
 }
 
 void cuda_fill_factors(struct cuda_device *cuda, float *out, const struct kr_weight *const *w,
-                       int count, const float *gate)
+                       int count)
 {
     struct factors f = {};
     int64_t end = 0;
@@ -280,7 +286,7 @@ void cuda_fill_factors(struct cuda_device *cuda, float *out, const struct kr_wei
         f.scale[i] = i < count ? w[i]->scale : 1.0f;
     }
     launch(cuda, fill_factors, dim3(cuda_blocks(end, BLOCK_THREADS)), dim3(BLOCK_THREADS), 0, out,
-           f, gate, end);
+           f, end);
 }
 
 void cuda_direct(struct cuda_device *cuda, const struct cuda_direct *d)
@@ -290,7 +296,7 @@ void cuda_direct(struct cuda_device *cuda, const struct cuda_direct *d)
                            kr_rows(&d->x),
                            d->weight->out,
                            d->weight->in,
-                           d->weight->scale,
+                           d->gate ? 1.0f : d->weight->scale, /* the gate has it */
                            (const float *)d->weight->bias.data,
                            d->gate,
                            d->add,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * Tiles of bfloat16 values in shared memory, and the way from there into the registers of a warp's
- * products: what attention.cu and conv.cu share.
+ * products: what attention.cu, conv.cu and multiply.cu share.
  *
  * A tile is rows of COLS values, in pieces of 16 bytes. The pieces of a row are swapped by the
  * row's number, so that the same piece of eight rows lies in eight different groups of banks:
@@ -56,11 +56,11 @@ __device__ __forceinline__ void tile_read_b_rows(uint32_t r[4], const __nv_bfloa
     ldmatrix_x4_trans(r, tile + row * COLS + (lane ^ column));
 }
 
-/* Starts the copy of ROWS rows of COLS values that lie `stride` apart; of those from `there` on
- * come zeros. All THREADS threads of the block take part. */
+/* Starts the copy of ROWS rows of COLS values that lie `stride` apart; of rows from `there` on, and
+ * of pieces from `columns` on, come zeros. All THREADS threads of the block take part. */
 template <int COLS, int ROWS, int THREADS>
 __device__ __forceinline__ void tile_fetch(__nv_bfloat16 *tile, const __nv_bfloat16 *from,
-                                           int stride, int there)
+                                           int stride, int there, int columns = COLS)
 {
     constexpr int pieces = COLS / PIECE, rows = THREADS / pieces;
     static_assert(ROWS % rows == 0 && rows % 8 == 0, "each thread copies pieces of one column");
@@ -69,7 +69,7 @@ __device__ __forceinline__ void tile_fetch(__nv_bfloat16 *tile, const __nv_bfloa
     from += (int64_t)row * stride + piece * PIECE;
 #pragma unroll
     for (int i = 0; i < ROWS; i += rows) {
-        cp_async_16(tile + i * COLS, from, row + i < there);
+        cp_async_16(tile + i * COLS, from, row + i < there && piece * PIECE < columns);
         from += rows * stride;
     }
 }

@@ -2,7 +2,13 @@
  *
  * Weights on the device. They are copied from their files' mappings in the type that the file has:
  * at first use and for good (resident), at first use until the stage ends (cached), or through a
- * ring that runs ahead of their use (stream: ring.cu).
+ * ring (stream: ring.cu).
+ *
+ * All copies go over the copy stream and run ahead of their use, so that the device computes with
+ * one weight while the next ones come. Of kept weights each has memory of its own, so one wait is
+ * enough: the compute stream's for the copy of what it is about to read. Copies end in the order
+ * that they were queued in; hence what it has waited for covers all older ones. No more than a few
+ * are under way, because a cancelled job has to wait for them.
  *
  * What runs ahead has to know what comes. Planning runs the same forward, and tells of each weight
  * in its order; beyond that, each weight remembers which one came after it the last time. So a
@@ -27,6 +33,10 @@ int cuda_weights_open(struct cuda_device *cuda)
     }
     w->last = w->stage_first = -1;
     cuda->weights = w;
+    for (int i = 0; i <= WEIGHTS_AHEAD; i++)
+        if (!cuda_ok(cuda, cudaEventCreateWithFlags(&w->copied[i], cudaEventDisableTiming),
+                     "cudaEventCreate"))
+            return -1;
     return ring_open(cuda) || mappings_open(cuda) ? -1 : 0;
 }
 
@@ -95,13 +105,15 @@ static void plan_ring(struct cuda_weights *all, size_t bytes)
     all->before = room;
 }
 
-static void plan_weight(struct cuda_weights *all, int number)
+static void plan_weight(struct cuda_device *cuda, int number)
 {
+    struct cuda_weights *all = cuda->weights;
     struct weight *w = &all->list[number];
     if (w->plan != all->plan) {
         w->plan = all->plan;
         w->stage = all->stage;
         count_in(&all->all, w->bytes);
+        cuda->base.plan_prepared += w->made ? cuda_taken(w->bytes) : 0;
     }
     if (!w->made && all->stage_first < 0)
         all->stage_first = number;
@@ -181,6 +193,8 @@ static void *take(struct cuda_device *cuda, struct weight *w)
                      w->bytes, cuda_weights_held(&cuda->base) >> 20);
     else if (!cuda_in_slab(w->bytes))
         cuda->weights->held += cuda_taken(w->bytes);
+    if (w->at && w->made)
+        atomic_fetch_add(&cuda->base.prepared, cuda_taken(w->bytes));
     return w->at;
 }
 
@@ -190,31 +204,100 @@ static void give(struct cuda_device *cuda, struct weight *w)
         return;
     if (!cuda_in_slab(w->bytes))
         cuda->weights->held -= cuda_taken(w->bytes);
+    if (w->made)
+        atomic_fetch_sub(&cuda->base.prepared, cuda_taken(w->bytes));
     cuda_slab_give(cuda, CUDA_WEIGHTS, w->at);
     w->at = NULL;
 }
 
 /* Files that stay are copied once, for which registering them would cost as much as it saves. */
-static int bring_part(struct cuda_device *cuda, void *to, const struct weight_part *part)
+int weights_by_host(struct cuda_device *cuda, const struct weight *w)
 {
-    if (cuda->weights->residency == KR_RESIDENT || !mappings_have(cuda, part))
-        return cuda_bring(cuda, to, part->data, part->bytes);
-    return cuda_ok(
-        cuda, cudaMemcpyAsync(to, part->data, part->bytes, cudaMemcpyHostToDevice, cuda->stream[0]),
-        "a weight's copy to the GPU");
+    int by_host = cuda->weights->residency == KR_RESIDENT;
+    for (int i = 0; i < w->parts && !by_host; i++)
+        by_host = !mappings_have(cuda, &w->part[i]);
+    return by_host;
 }
 
-static const void *kept_weight(struct cuda_device *cuda, struct weight *w)
+int weights_copy(struct cuda_device *cuda, char *to, const struct weight *w, int by_host)
 {
-    char *to = (char *)w->at;
-    if (to)
-        return to;
-    to = (char *)take(cuda, w);
-    for (int i = 0; to && i < w->parts; to += w->part[i++].bytes)
-        if (!bring_part(cuda, to, &w->part[i])) {
-            give(cuda, w);
-            return NULL;
+    for (int i = 0; i < w->parts; to += w->part[i++].bytes) {
+        const struct weight_part *part = &w->part[i];
+        int queued = by_host ? cuda_bring_on(cuda, cuda->copy, to, part->data, part->bytes)
+                             : cuda_ok(cuda,
+                                       cudaMemcpyAsync(to, part->data, part->bytes,
+                                                       cudaMemcpyHostToDevice, cuda->copy),
+                                       "a weight's copy to the GPU");
+        if (!queued)
+            return 0;
+    }
+    return 1;
+}
+
+static cudaEvent_t copied(const struct cuda_weights *all, int64_t copy)
+{
+    return all->copied[copy % (WEIGHTS_AHEAD + 1)];
+}
+
+/* Into memory of its own. 0: a fault, or the job is cancelled. */
+static int bring(struct cuda_device *cuda, struct weight *w)
+{
+    struct cuda_weights *all = cuda->weights;
+    char *to = (char *)take(cuda, w);
+    if (!to)
+        return 0;
+    if (!weights_copy(cuda, to, w, weights_by_host(cuda, w)) ||
+        !cuda_ok(cuda, cudaEventRecord(copied(all, all->copies + 1), cuda->copy),
+                 "cudaEventRecord")) {
+        give(cuda, w);
+        return 0;
+    }
+    w->copy = ++all->copies;
+    return 1;
+}
+
+/* What is queued from here on may read the weight. An event that has gone to a newer copy since is
+ * as good. */
+static int wait_for(struct cuda_device *cuda, const struct weight *w)
+{
+    struct cuda_weights *all = cuda->weights;
+    if (w->copy <= all->came)
+        return 1;
+    if (!cuda_ok(cuda, cudaStreamWaitEvent(cuda->stream[0], copied(all, w->copy), 0), "a wait"))
+        return 0;
+    all->came = w->copy;
+    return 1;
+}
+
+/* -1: not known. What no job of this plan uses may have gone with its file. */
+int weights_next(const struct cuda_weights *all, int number)
+{
+    int next = all->list[number].next;
+    return next >= 0 && all->list[next].plan == all->plan ? next : -1;
+}
+
+/* At most two for each that is used: the host may have to copy them itself before it queues what
+ * reads that one. */
+static void run_ahead(struct cuda_device *cuda, int number)
+{
+    struct cuda_weights *all = cuda->weights;
+    int next = weights_next(all, number);
+    for (int ahead = 0, brought = 0; ahead < WEIGHTS_AHEAD && brought < 2 && next >= 0; ahead++) {
+        if (!all->list[next].at) {
+            if (!bring(cuda, &all->list[next]))
+                return;
+            brought++;
         }
+        next = weights_next(all, next);
+    }
+}
+
+static const void *kept_weight(struct cuda_device *cuda, int number)
+{
+    struct weight *w = &cuda->weights->list[number];
+    if ((!w->at && !bring(cuda, w)) || !wait_for(cuda, w))
+        return NULL;
+    run_ahead(cuda, number);
     return w->at;
 }
 
@@ -237,11 +320,10 @@ const void *cuda_weight(struct cuda_device *cuda, const struct kr_weight *const 
         return NULL;
     learn(all, number);
     if (cuda->base.planning)
-        plan_weight(all, number);
+        plan_weight(cuda, number);
     if (!kr_live(&cuda->base))
         return NULL;
-    return all->residency == KR_STREAM ? ring_weight(cuda, number)
-                                       : kept_weight(cuda, &all->list[number]);
+    return all->residency == KR_STREAM ? ring_weight(cuda, number) : kept_weight(cuda, number);
 }
 
 void *cuda_made(struct cuda_device *cuda, const void *key, size_t bytes, int *fresh)
@@ -258,7 +340,7 @@ void *cuda_made(struct cuda_device *cuda, const void *key, size_t bytes, int *fr
     if (number < 0)
         return NULL;
     if (cuda->base.planning)
-        plan_weight(all, number);
+        plan_weight(cuda, number);
     if (!kr_live(&cuda->base))
         return NULL;
     *fresh = !all->list[number].at;
@@ -292,6 +374,7 @@ static void let_go(struct cuda_device *cuda, int of_ring_too)
 {
     struct cuda_weights *all = cuda->weights;
     wait_for_all(cuda);
+    all->came = all->copies;
     cuda_repeats_forget(cuda);
     ring_drop(cuda);
     for (int i = 0; i < all->count; i++)
@@ -329,6 +412,9 @@ void cuda_weights_close(struct cuda_device *cuda)
         return;
     let_go(cuda, 1);
     mappings_close(cuda);
+    for (int i = 0; i <= WEIGHTS_AHEAD; i++)
+        if (cuda->weights->copied[i])
+            (void)cudaEventDestroy(cuda->weights->copied[i]);
     free(cuda->weights->list);
     free(cuda->weights);
     cuda->weights = NULL;

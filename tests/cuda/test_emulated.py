@@ -37,7 +37,8 @@ def run(program):
 
 
 @pytest.mark.parametrize("architecture", [80, 120])
-@pytest.mark.parametrize("program", ["test_rows", "test_linear", "test_attention", "test_conv"])
+@pytest.mark.parametrize("program", ["test_rows", "test_linear", "test_attention", "test_conv",
+                                     "test_prepared"])
 def test_operations(gpu, program, architecture):
     gpu(architecture)
     run("kernels/" + program)
@@ -72,12 +73,17 @@ def test_status_says_what_it_runs_on(gpu, tmp_path):
     assert "weights_resident" in status and "weights_streamed" in status
 
 
-def test_a_machine_without_a_card(gpu, tmp_path):
-    gpu(90, EMU_NO_DEVICE=1)
+@pytest.mark.parametrize("architecture, no_device, why", [
+    (90, 1, "the NVIDIA driver finds no GPU"),
+    (75, 0, "has compute capability 7.5 and kread needs 8.0"),
+])
+def test_a_machine_without_a_card(gpu, tmp_path, architecture, no_device, why):
+    gpu(architecture, EMU_NO_DEVICE=no_device)
     with Daemon(tmp_path) as running:
         status = running.kreactl("status").stdout.decode()
-    assert "cpu:" in status and "the CUDA device can't be opened" in status
-    with pytest.raises(RuntimeError, match="the CUDA device can't be opened"):
+    assert "cpu:" in status and "chosen because the CUDA device can't be opened" in status
+    assert why in status and "set device to" not in status
+    with pytest.raises(RuntimeError, match=why + ".*; set device to cpu or auto to do without\n"):
         Daemon(tmp_path, "--device", "cuda").__enter__()
 
 

@@ -208,11 +208,71 @@ static void multiply_matrices(int f16)
     CUDA(cudaFree(at));
 }
 
+/* The same of mma.m16n8k32 with 8-bit types; d is as above. */
+static int a_row_8bit(int lane, int i)
+{
+    return (i >= 0 && i < 4) || (i >= 8 && i < 12) ? lane >> 2 : (lane >> 2) + 8;
+}
+static int a_col_8bit(int lane, int i)
+{
+    return i < 8 ? (lane % 4) * 4 + (i & 3) : (lane % 4) * 4 + (i & 3) + 16;
+}
+static int b_row_8bit(int lane, int i)
+{
+    return i < 4 ? (lane % 4) * 4 + (i & 3) : (lane % 4) * 4 + (i & 3) + 16;
+}
+
+static __global__ void multiply_8bit(struct fragments *f)
+{
+    struct fragments mine = f[threadIdx.x];
+    mma_e4m3_16832(mine.d, mine.a, mine.b);
+    f[threadIdx.x] = mine;
+}
+
+static void put8(uint32_t *four, int at, float value)
+{
+    *four |= (uint32_t)__nv_cvt_float_to_fp8(value, __NV_SATFINITE, __NV_E4M3) << (8 * at);
+}
+
+static void multiply_8bit_matrices(void)
+{
+    struct fragments host[32] = {}, *at = NULL;
+    int a[16][32], b[32][8];
+    for (int i = 0; i < 512; i++)
+        a[i / 32][i % 32] = (i * 7 + i / 32) % 23 - 11;
+    for (int i = 0; i < 256; i++)
+        b[i / 8][i % 8] = (i * 5 + i / 8) % 19 - 9;
+    for (int l = 0; l < 32; l++) {
+        for (int i = 0; i < 16; i++)
+            put8(&host[l].a[i / 4], i % 4, (float)a[a_row_8bit(l, i)][a_col_8bit(l, i)]);
+        for (int i = 0; i < 8; i++)
+            put8(&host[l].b[i / 4], i % 4, (float)b[b_row_8bit(l, i)][b_col(l)]);
+        for (int i = 0; i < 4; i++)
+            host[l].d[i] = (float)(l - i);
+    }
+    CUDA(cudaMalloc(&at, sizeof host));
+    CUDA(cudaMemcpy(at, host, sizeof host, cudaMemcpyHostToDevice));
+    cudaLaunchConfig_t config = {dim3(1), dim3(32), 0, 0, NULL, 0};
+    CUDA(cudaLaunchKernelEx(&config, multiply_8bit, at));
+    CUDA(cudaMemcpy(host, at, sizeof host, cudaMemcpyDeviceToHost));
+    for (int l = 0; l < 32; l++)
+        for (int i = 0; i < 4; i++) {
+            int want = l - i;
+            for (int k = 0; k < 32; k++)
+                want += a[d_row(l, i)][k] * b[k][d_col(l, i)];
+            assert_int_equal((int)host[l].d[i], want);
+        }
+    CUDA(cudaFree(at));
+}
+
 static void test_mma_multiplies_by_the_documented_layout(void **)
 {
     device_open(80);
     multiply_matrices(0);
     multiply_matrices(1);
+    device_close();
+    device_open(89);
+    multiply_8bit_matrices();
     device_close();
 }
 
@@ -340,6 +400,7 @@ static void test_small_words(void **)
     assert_int_equal(pack_bf16(1.0f, -2.0f), 0xc0003f80u);
     assert_int_equal(pack_bf16(1.00390625f, 1.01171875f), 0x3f823f80u);  /* ties to even */
     assert_int_equal(mul_bf16x2(0x40403fc0u, 0xbf804000u), 0xc0404040u); /* 1.5 2, 3 -1 */
+    assert_int_equal(__byte_perm(0x33221100u, 0x77665544u, 0x2507), 0x22550077u);
     assert_true(exp2_fast(-3.0f) == 0.125f && exp2_fast(-140.0f) == 0.0f);
     assert_true(exp2_fast(-INFINITY) == 0.0f);
     assert_int_equal(__float2int_rn(2.5f), 2);

@@ -60,6 +60,16 @@ static void convolution(struct kr_device *dev)
     free(kernel);
 }
 
+static void product(struct kr_device *dev)
+{
+    uint8_t codes[40 * 208];
+    struct kr_weight w = {codes, KR_F8_E4M3, 40, 208, 0.01f, {}, 0};
+    struct kr_tensor x = filled(dev, KR_BF16, 20, 208, 0), y = kr_new(dev, KR_F32, 20, 40, 0, 0);
+    memset(codes, 0x21, sizeof codes);
+    kr_linear(dev, y, x, &w, KR_ACT_NONE);
+    kr_device_sync(dev);
+}
+
 static void norms(struct kr_device *dev)
 {
     struct kr_tensor x = filled(dev, KR_BF16, 3, 700, 0), weight = filled(dev, KR_F32, 700, 0, 0);
@@ -100,6 +110,7 @@ static const struct job jobs[] = {
     {"narrow attention", narrow_attention},
     {"wide attention", wide_attention},
     {"convolution", convolution},
+    {"product", product},
     {"norms", norms},
     {"heads", heads},
     {"totals", totals},

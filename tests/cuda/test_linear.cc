@@ -38,6 +38,17 @@ struct linear_run {
     int parts;
 };
 
+/* Whether FP8 products have a factor for each row of x, and whether they keep sums in F32. */
+static int by_rows(int architecture)
+{
+    return architecture == 89 || architecture == 90 || architecture == 120;
+}
+
+static int keeps_sums(const struct linear_case *c)
+{
+    return !c->fp8_products || c->architecture == 89 || c->architecture == 120;
+}
+
 static int on_gpu(const struct kr_device *dev)
 {
     return dev->compute == KR_BF16;
@@ -143,7 +154,7 @@ static struct linear_run run_of(const struct linear_case *c)
     r.bias = numbers(r.out, -1, 1);
     r.gate = numbers(r.out, -2, 2);
     r.seen = numbers(c->n * c->in, 0, 0);
-    int rows = c->x == KR_F8_E4M3 || (c->fp8_products && c->architecture == 90);
+    int rows = c->x == KR_F8_E4M3 || (c->fp8_products && by_rows(c->architecture));
     memcpy(r.seen, r.x, (size_t)(c->n * c->in) * sizeof *r.x);
     if (!rows && c->fp8_products)
         quantize(r.seen, r.x, c->n * c->in);
@@ -171,12 +182,15 @@ static float bound_of(const struct linear_run *r, int64_t at, float want)
     const struct linear_case *c = &r->c;
     float scale = 0, most = c->stored == KR_F8_E4M3 ? 448.0f : 1.0f;
     for (int i = 0; i < r->parts; i++)
-        scale = fmaxf(scale, fabsf(r->w[i].scale));
+        scale = fmaxf(scale, c->gate ? 1.0f : fabsf(r->w[i].scale)); /* a gate has it in it */
     float all = largest(r->seen + at / r->out * c->in, c->in) * most * scale * (float)c->in;
     float rounded = c->y == KR_BF16 ? fabsf(want) * 0x1p-8f : 0;
-    /* A sum that FP8's products hand to the kernel behind them is bfloat16. */
-    if (c->map == ADD && c->fp8_products)
+    /* A sum that cuBLASLt's FP8 products hand to the kernel behind them is bfloat16. */
+    if (c->map == ADD && !keeps_sums(c))
         rounded += (fabsf(want) + fabsf(r->y[at]) + fabsf(r->bias[at % r->out])) * 0x1p-8f;
+    /* Weights that are expanded take the gate along and are rounded with it. */
+    if (c->gate && c->stored != KR_BF16 && !c->fp8_products)
+        rounded += all * 2.0f / sqrtf((float)c->in) * 0x1p-9f;
     return rounded + all * (c->gate ? 2.0f : 1.0f) * 0x1p-21f + 1e-5f + fabsf(want) * 1e-5f;
 }
 
@@ -259,14 +273,14 @@ static void test_endings(void **state)
             c.map = ADD;
             c.y = KR_F32;
             c.act = KR_ACT_NONE;
-            c.gate = i / 2 % 2;
+            c.gate = !c.bias && i / 2 % 2;
         }
         c.stored = i / 4 % 2 ? KR_BF16 : KR_F16;
         compare(&c);
     }
 }
 
-/* FP8 times FP8: by rows on sm_90, as a whole elsewhere, and where it must not be. */
+/* FP8 times FP8: by rows or, on sm_100, as a whole; and where it must not be. */
 static void test_fp8(void **state)
 {
     (void)state;
@@ -325,8 +339,8 @@ static void test_quantized_inputs(void **state)
 static void test_many(void **state)
 {
     (void)state;
-    static const int architectures[] = {80, 89, 90};
-    for (int i = 0; i < 3; i++)
+    static const int architectures[] = {80, 89, 90, 100};
+    for (int i = 0; i < 4; i++)
         for (int j = 0; j < 7; j++) {
             struct linear_case c = {
                 18, 48, {64, 16, 16, 64}, KR_BF16, KR_BF16, KR_BF16,     MANY, KR_ACT_NONE,
@@ -344,12 +358,33 @@ static void test_many(void **state)
             c.full_precision = j == 6 ? 8 : 0; /* the last part goes alone */
             if (j >= 2 && c.architecture >= 89)
                 c.fp8_products = j == 2   ? 1
-                                 : j == 3 ? (c.architecture == 90 ? 1 : 3)
+                                 : j == 3 ? (by_rows(c.architecture) ? 1 : 3)
                                  : j == 4 ? 2
                                  : j == 5 ? 0
                                           : 1;
             compare(&c);
         }
+}
+
+/* cuBLASLt's GELU, and its bias where that has the result's type; else a kernel behind it. */
+static void test_gelu_in_the_product(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        struct linear_case c = {20,      64,
+                                {48},    KR_BF16,
+                                KR_BF16, i % 2 ? KR_BF16 : KR_F32,
+                                PLAIN,   KR_ACT_GELU_TANH,
+                                i / 2,   0,
+                                {0.5f},  0,
+                                90,      KR_FP8_BEST,
+                                0,       0,
+                                0};
+        int64_t before = devices_cuda(devices_of(90))->launches;
+        compare(&c);
+        int64_t launches = devices_cuda(devices_of(90))->launches - before;
+        assert_int_equal(launches, i == 3 ? 2 : 1);
+    }
 }
 
 /* Weights that don't fit into the scratch they are expanded in. */
@@ -364,7 +399,7 @@ static void test_panels(void **state)
         c.stored = i % 3 ? KR_F8_E4M3 : KR_F32;
         c.x = c.y = KR_BF16;
         c.scale[0] = 0.003f;
-        c.bias = i == 1 || i == 2 || i == 4;
+        c.bias = i == 1 || i == 2;
         c.map = i >= 3 ? ADD : PLAIN;
         c.y = c.map == ADD || i == 2 ? KR_F32 : KR_BF16;
         c.gate = i == 4 || i == 5;
@@ -395,7 +430,7 @@ static void test_random_shapes(void **state)
             c.map = ADD;
             c.y = KR_F32;
             c.act = KR_ACT_NONE;
-            c.gate = (int)number_below(2);
+            c.gate = !c.bias && number_below(2);
         }
         c.scale[0] = number_below(2) ? 1.0f : -0.0078f;
         c.full_precision = 1;
@@ -407,10 +442,10 @@ static void test_random_shapes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_stored_types),  cmocka_unit_test(test_endings),
-        cmocka_unit_test(test_fp8),           cmocka_unit_test(test_quantized_inputs),
-        cmocka_unit_test(test_many),          cmocka_unit_test(test_panels),
-        cmocka_unit_test(test_random_shapes),
+        cmocka_unit_test(test_stored_types), cmocka_unit_test(test_endings),
+        cmocka_unit_test(test_fp8),          cmocka_unit_test(test_quantized_inputs),
+        cmocka_unit_test(test_many),         cmocka_unit_test(test_gelu_in_the_product),
+        cmocka_unit_test(test_panels),       cmocka_unit_test(test_random_shapes),
     };
     return cmocka_run_group_tests(tests, NULL, close_devices);
 }

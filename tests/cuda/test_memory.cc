@@ -42,7 +42,25 @@ static void test_why_not(void **)
     assert_int_equal(emu_reports(), 0);
     options.no_device = 1;
     emu_open(&options);
-    assert_refused(KR_VERSION, 0, "no GPU that this process may use");
+    assert_refused(KR_VERSION, 0,
+                   "no GPU that this process may use; see that nvidia-smi lists one");
+    options.no_device = 2;
+    emu_open(&options);
+    assert_refused(KR_VERSION, 0, "no NVIDIA driver (libcuda.so.1); install NVIDIA's driver 580");
+    options.no_device = 3;
+    emu_open(&options);
+    assert_refused(KR_VERSION, 0, "is too old: it serves CUDA 12.4 and kread was built with CUDA ");
+    options.no_device = cudaErrorSystemDriverMismatch;
+    emu_open(&options);
+    assert_refused(KR_VERSION, 0, "of different versions, as after an update; restart the machine");
+    options.no_device = cudaErrorUnknown;
+    emu_open(&options);
+    assert_refused(KR_VERSION, 0, "cudaErrorUnknown (unknown error); see that nvidia-smi works");
+    options = small_gpu(64 * mib);
+    options.architecture = 75;
+    emu_open(&options);
+    assert_refused(KR_VERSION, 0,
+                   "RTX 2080 (emulated) has compute capability 7.5 and kread needs 8.0 or newer");
 }
 
 static void test_names(void **)
@@ -153,6 +171,40 @@ static void test_vectors(void **)
     emu_read_figures(&figures);
     assert_true(figures.used < 2 * mib); /* the slabs are gone */
     free(host);
+    devices_close(&d);
+}
+
+/* A model is bound to the planner's device, too, which has nothing of it. */
+static void test_vectors_while_planning(void **)
+{
+    enum { COUNT = 3 };
+    struct emu_options options = small_gpu(64 * mib);
+    struct devices d = devices_open(&options, 0);
+    struct kr_device *dev = d.dev[GPU];
+    struct kr_tensor t[COUNT], out;
+    float host[1000] = {};
+    struct emu_figures before, after;
+    emu_read_figures(&before);
+    kr_plan_begin(dev);
+    for (int i = 0; i < COUNT; i++)
+        t[i] = kr_persist(dev, i ? host : NULL, 1000, i ? 0 : 300);
+    for (int i = 0; i < 300; i++)
+        kr_upload(dev, kr_slice(t[0], i, 1), host);
+    kr_plan_end(dev);
+    for (int times = 0; times < 2; times++) {
+        kr_plan_begin(dev);
+        out = kr_new(dev, KR_BF16, 50, 1000, 0, 0);
+        kr_rms_norm(dev, out, out, t[1], 1e-6f, KR_ACT_NONE);
+        assert_int_equal(kr_device_sync(dev), KR_FINE);
+        assert_in_range(kr_plan_end(dev), 50 * 1000 * 2, 50 * 1000 * 2 + 63);
+    }
+    kr_plan_begin(dev);
+    for (int i = 0; i < COUNT; i++)
+        kr_persist_free(dev, &t[i]);
+    kr_plan_end(dev);
+    emu_read_figures(&after);
+    assert_int_equal(after.allocations, before.allocations);
+    assert_int_equal(after.runtime_calls, before.runtime_calls + 4); /* cuda_enter() of each plan */
     devices_close(&d);
 }
 
@@ -417,6 +469,7 @@ int main(void)
         cmocka_unit_test(test_input_types),
         cmocka_unit_test(test_large_tensors_there_and_back),
         cmocka_unit_test(test_vectors),
+        cmocka_unit_test(test_vectors_while_planning),
         cmocka_unit_test(test_the_arena_is_kept_and_given_back),
         cmocka_unit_test(test_out_of_memory_at_every_allocation),
         cmocka_unit_test(test_a_lost_device),

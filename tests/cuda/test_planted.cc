@@ -5,6 +5,8 @@
  */
 #include "tests/cuda/planned.h"
 
+#include "kernels/cuda/elements.cuh"
+#include "kernels/cuda/products.cuh"
 #include "kernels/cuda/tiles.cuh"
 
 #include <cuda_fp16.h>
@@ -22,6 +24,7 @@ namespace without_barriers
 {
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/conv.cu"
+#include "kernels/cuda/multiply.cu"
 } // namespace without_barriers
 #undef __syncthreads
 
@@ -30,12 +33,14 @@ namespace without_waits
 {
 #include "kernels/cuda/attention.cu"
 #include "kernels/cuda/conv.cu"
+#include "kernels/cuda/multiply.cu"
 } // namespace without_waits
 #undef cp_async_wait
 
 typedef void attention(struct kr_device *dev, struct kr_tensor out, const struct kr_attention *a);
 typedef void convolution(struct kr_device *dev, struct kr_tensor out, struct kr_tensor x,
                          struct kr_conv *conv);
+typedef void product(struct cuda_device *cuda, const struct cuda_multiply *m);
 
 static struct kr_device *begin(const struct devices *d)
 {
@@ -84,6 +89,43 @@ static int convolves(convolution *run, enum emu_kind kind)
     return times;
 }
 
+/* Small tiles, then large ones. */
+static int multiplies(product *run, int fp8, int large, enum emu_kind kind)
+{
+    struct devices *devices = devices_of(89);
+    struct kr_device *dev = begin(devices);
+    struct kr_weight w = {};
+    const struct kr_weight *const weights[] = {&w};
+    float *x = numbers(130 * 512, -1, 1);
+    struct cuda_multiply m = {};
+    struct kr_tensor plain = with_values(dev, KR_BF16, 130, 512, 0, x);
+    w.dtype = KR_F8_E4M3;
+    w.out = 40;
+    w.in = 512;
+    w.scale = 1;
+    m.x = fp8 ? kr_new(dev, KR_F8_E4M3, 130, 512, 0, 0) : plain;
+    if (fp8)
+        cuda_quantize_rows(cuda_of(dev), m.x, plain);
+    m.out = kr_new(dev, KR_F32, 130, 40, 0, 0);
+    m.w = with_values(dev, KR_BF16, 20, 512, 0, x).data; /* any bytes are */
+    m.weights = weights;
+    m.count = 1;
+    devices_cuda(devices)->processors = large ? 1 : 1000;
+    run(cuda_of(dev), &m);
+    free(x);
+    return end(dev, kind);
+}
+
+static void test_product(void **)
+{
+    for (int i = 0; i < 4; i++) {
+        for (int kind = 0; kind < EMU_KINDS; kind++)
+            assert_int_equal(multiplies(cuda_multiply, i % 2, i / 2, (enum emu_kind)kind), 0);
+        assert_true(multiplies(without_barriers::cuda_multiply, i % 2, i / 2, EMU_RACE_SHARED) > 0);
+        assert_true(multiplies(without_waits::cuda_multiply, i % 2, i / 2, EMU_ASYNC_COPY) > 0);
+    }
+}
+
 static void test_attention(void **)
 {
     static const int64_t heads[] = {32, 64, 128, 384};
@@ -108,6 +150,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_convolution),
+        cmocka_unit_test(test_product),
     };
     return cmocka_run_group_tests(tests, NULL, close_devices);
 }

@@ -329,6 +329,31 @@ static void test_residency_forgets_all_weights(void **)
     free_model(&m);
 }
 
+/* Files that went: what came after a weight when they were there is not looked for. */
+static void test_nothing_comes_that_is_not_planned(void **)
+{
+    for (int residency = KR_RESIDENT; residency <= KR_STREAM; residency++) {
+        struct devices d = open_devices(57);
+        struct kr_device *dev = d.dev[GPU];
+        struct model m = new_model();
+        size_t end = cuda_round_up(4096 + 6 + (size_t)LARGE * 2, 4096), ring = 4 << 20;
+        run_job(dev, &m);
+        kr_device_residency(dev, (enum kr_residency)residency, ring);
+        assert_int_equal(mprotect(m.map + end, m.map_size - end, PROT_NONE), 0);
+        kr_plan_begin(dev);
+        m.out[0] = kr_new(dev, KR_BF16, elements(&m, 0), 0, 0, 0);
+        use(dev, &m, 0);
+        kr_stage_end(dev);
+        begin(dev, &m, kr_plan_end(dev) * WEIGHTS);
+        use(dev, &m, 0);
+        use(dev, &m, 0);
+        check(dev, &m, 0);
+        kr_job_end(dev);
+        devices_close(&d);
+        free_model(&m);
+    }
+}
+
 /* What an operation makes of a weight is made once a stage at most, and counted. */
 static void test_made_from_weights(void **)
 {
@@ -360,7 +385,236 @@ static void test_made_from_weights(void **)
     }
 }
 
+/* Convolutions of all sizes, the third a block of memory of its own. */
+enum { CONVS = 4 };
+static const int64_t conv_size[CONVS][2] = {{16, 3}, {40, 40}, {320, 300}, {3, 96}};
+
+static size_t device_memory(void)
+{
+    struct emu_figures figures;
+    emu_read_figures(&figures);
+    return figures.used;
+}
+
+/* Returns the bytes that their kernels take in the product's order. */
+static size_t make_convs(struct kr_conv *c, const char *file)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < CONVS; i++) {
+        c[i].data = file;
+        c[i].dtype = KR_BF16;
+        c[i].out = conv_size[i][0];
+        c[i].in = conv_size[i][1];
+        c[i].kt = 1;
+        c[i].kh = c[i].kw = 3;
+        file += (size_t)(c[i].out * c[i].in) * 9 * 2;
+        bytes += (size_t)(c[i].out * cuda_pieces(c[i].in, 32) * 32) * 9 * 2;
+    }
+    return bytes;
+}
+
+static void convolve(struct kr_device *dev, struct kr_conv *c)
+{
+    struct kr_mark mark = kr_arena_mark(dev);
+    for (int i = 0; i < 2 * CONVS; i++) {
+        struct kr_tensor x = kr_new(dev, KR_F32, 3, 2, c[i % CONVS].in, 0),
+                         y = kr_new(dev, KR_F32, 3, 2, c[i % CONVS].out, 0);
+        float zeros[3 * 2 * 300] = {};
+        kr_upload(dev, x, zeros);
+        kr_conv2d(dev, y, x, &c[i % CONVS]);
+        kr_arena_release(dev, mark);
+    }
+}
+
+/* What a plan says of prepared kernels is what is allocated for them, no matter where weights are
+ * and how often the stage comes. */
+static void test_prepared_kernels_are_planned(void **)
+{
+    for (int residency = KR_RESIDENT; residency <= KR_STREAM; residency++) {
+        struct devices d = open_devices(54);
+        struct kr_device *dev = d.dev[GPU];
+        char *file = new_file((size_t)4 << 20), why[100];
+        struct kr_conv c[CONVS] = {};
+        size_t least = make_convs(c, file);
+        kr_plan_begin(dev);
+        convolve(dev, c);
+        size_t arena = kr_plan_end(dev), planned = kr_plan_prepared(dev),
+               weights = kr_plan_weights(dev, (enum kr_residency)residency);
+        assert_true(planned >= least && planned < least + ((size_t)2 << 20));
+        assert_true(weights >= planned);
+        assert_int_equal(kr_prepared_bytes(dev), 0);
+        kr_device_residency(dev, (enum kr_residency)residency, weights);
+        assert_int_equal(kr_job_begin(dev, NULL, arena, why, sizeof why), 0);
+        size_t before = device_memory();
+        for (int stage = 0; stage < 2; stage++) {
+            convolve(dev, c);
+            assert_int_equal(kr_device_sync(dev), KR_FINE);
+            assert_int_equal(kr_prepared_bytes(dev), planned);
+            assert_true(kr_weights_held(dev) <= weights);
+            assert_true(device_memory() - before <= weights);
+            assert_true(device_memory() - before >= least);
+            kr_stage_end(dev);
+            assert_int_equal(kr_prepared_bytes(dev), residency == KR_RESIDENT ? planned : 0);
+        }
+        kr_job_end(dev);
+        for (int i = 0; i < CONVS; i++)
+            kr_conv_fini(dev, &c[i]);
+        assert_int_equal(kr_prepared_bytes(dev), 0);
+        devices_close(&d);
+        munmap(file, (size_t)4 << 20);
+    }
+}
+
+/* ------------------------------------------------------------------- ahead of their use ------ */
+
+/* Weights that stay have company before they are used; none comes of another stage. */
+static void test_kept_weights_come_ahead(void **)
+{
+    for (int i = 0; i < 4; i++) {
+        struct devices d = open_devices(55 + (uint64_t)i);
+        struct kr_device *dev = d.dev[GPU];
+        struct cuda_weights *all = devices_cuda(&d)->weights;
+        struct model m = new_model();
+        size_t arena = plan(dev, &m);
+        devices_cuda(&d)->reads_mappings = i / 2;
+        kr_device_residency(dev, i % 2 ? KR_RESIDENT : KR_CACHED, 0);
+        begin(dev, &m, arena);
+        for (int k = 0; k < WEIGHTS; k++) {
+            int stage = k / EACH * EACH;
+            if (k == stage)
+                kr_stage_end(dev);
+            use(dev, &m, k);
+            for (int ahead = 1; ahead <= 2; ahead++)
+                assert_non_null(all->list[stage + (k + ahead) % EACH].at);
+            assert_true(k < EACH ? !all->list[EACH].at : i % 2 || !all->list[0].at);
+            assert_true(all->copies - all->came <= WEIGHTS_AHEAD);
+        }
+        assert_int_equal(all->copies, WEIGHTS);
+        assert_int_equal(all->came, WEIGHTS);
+        check_all(dev, &m);
+        devices_close(&d);
+        free_model(&m);
+    }
+}
+
+/* As they come, but not as was planned, and again with nothing left. */
+static void test_kept_weights_in_any_order(void **)
+{
+    for (uint64_t seed = 65; seed < 71; seed++) {
+        struct devices d = open_devices(seed);
+        struct kr_device *dev = d.dev[GPU];
+        struct model m = new_model();
+        size_t arena = plan(dev, &m);
+        devices_cuda(&d)->reads_mappings = seed % 2;
+        kr_device_residency(dev, seed % 3 ? KR_CACHED : KR_RESIDENT, 0);
+        begin(dev, &m, arena);
+        for (int stage = STAGES - 1; stage >= 0; stage--) {
+            for (int i = 0; i < 3 * EACH; i++) {
+                int k = stage * EACH + (int)number_below(EACH);
+                use(dev, &m, k);
+                if (number_below(6) == 0)
+                    check(dev, &m, k);
+            }
+            use_stage(dev, &m, stage, 1);
+            kr_stage_end(dev);
+        }
+        check_all(dev, &m);
+        devices_close(&d);
+        free_model(&m);
+    }
+}
+
+/* Whether all allocations of a job went well with the nth failing. If not the job says so, the next
+ * one runs, and nothing is left. */
+static int keep_with_failure(int nth, enum kr_residency residency)
+{
+    struct devices d = open_devices(80);
+    struct kr_device *dev = d.dev[GPU];
+    struct model m = new_model();
+    size_t arena = plan(dev, &m);
+    kr_device_residency(dev, residency, 0);
+    begin(dev, &m, arena);
+    emu_fail_allocation(nth);
+    for (int i = 0; i < WEIGHTS; i++) {
+        if (i == EACH)
+            kr_stage_end(dev);
+        use(dev, &m, i);
+    }
+    emu_fail_allocation(0);
+    int fine = kr_device_sync(dev) == KR_FINE;
+    if (!fine) {
+        assert_int_equal(kr_device_sync(dev), KR_FAULT_NO_MEMORY);
+        assert_non_null(strstr(kr_device_fault_text(dev), "out of memory"));
+    }
+    kr_job_end(dev);
+    run_job(dev, &m);
+    devices_close(&d);
+    free_model(&m);
+    return fine;
+}
+
+static void test_out_of_memory_ahead_of_use(void **)
+{
+    for (int residency = KR_RESIDENT; residency <= KR_CACHED; residency++) {
+        int nth = 1;
+        while (!keep_with_failure(nth, (enum kr_residency)residency))
+            nth++;
+        assert_in_range(nth, 4, 40); /* slabs and blocks */
+    }
+}
+
 /* --------------------------------------------------------------------- planted faults ------ */
+
+/* A job without one of the waits between streams; how many findings that makes. */
+static int keep_without(int wait, enum kr_residency residency, uint64_t seed)
+{
+    struct devices d = open_devices(seed);
+    struct kr_device *dev = d.dev[GPU];
+    struct model m = new_model();
+    size_t arena = plan(dev, &m);
+    kr_device_residency(dev, residency, 0);
+    begin(dev, &m, arena);
+    emu_skip_wait(wait);
+    for (int i = 0; i < WEIGHTS; i++) {
+        if (i == EACH)
+            kr_stage_end(dev);
+        use(dev, &m, i);
+    }
+    CUDA(cudaDeviceSynchronize());
+    emu_skip_wait(-1);
+    int found = emu_reported(EMU_RACE_STREAM) + emu_reported(EMU_UNWRITTEN);
+    emu_forget_reports();
+    devices_close(&d);
+    free_model(&m);
+    return found;
+}
+
+static int is_missed(int wait, enum kr_residency residency)
+{
+    for (uint64_t seed = 75; seed < 79; seed++)
+        if (keep_without(wait, residency, seed))
+            return 1;
+    return 0;
+}
+
+static void test_a_wait_for_a_kept_weight_is_missed(void **)
+{
+    static uint64_t before[1000];
+    const struct emu_wait *waits;
+    for (int residency = KR_RESIDENT; residency <= KR_CACHED; residency++) {
+        int count = emu_waits(&waits), tried = 0;
+        assert_true(count < 1000);
+        for (int i = 0; i < count; i++)
+            before[i] = waits[i].count;
+        assert_int_equal(keep_without(-1, (enum kr_residency)residency, 75), 0);
+        for (int i = 0, now = emu_waits(&waits); i < now; i++)
+            if (waits[i].kind == EMU_WAIT_STREAM && waits[i].count > (i < count ? before[i] : 0)) {
+                assert_true(is_missed(i, (enum kr_residency)residency));
+                tried++;
+            }
+        assert_int_equal(tried, 1); /* the one in weights.cu */
+    }
+}
 
 /* The ring once more, with a wait that can be left out. */
 static cudaStream_t without_waits_of;
@@ -442,7 +696,13 @@ int main(void)
         cmocka_unit_test(test_without_a_plan),
         cmocka_unit_test(test_a_weight_that_does_not_fit_the_ring),
         cmocka_unit_test(test_residency_forgets_all_weights),
+        cmocka_unit_test(test_nothing_comes_that_is_not_planned),
         cmocka_unit_test(test_made_from_weights),
+        cmocka_unit_test(test_prepared_kernels_are_planned),
+        cmocka_unit_test(test_kept_weights_come_ahead),
+        cmocka_unit_test(test_kept_weights_in_any_order),
+        cmocka_unit_test(test_out_of_memory_ahead_of_use),
+        cmocka_unit_test(test_a_wait_for_a_kept_weight_is_missed),
         cmocka_unit_test(test_the_ring_runs_ahead_from_the_first_weight_on),
         cmocka_unit_test(test_a_wait_that_is_missing_is_found),
     };

@@ -2,8 +2,9 @@
  *
  * Whole jobs on a device with memory of its own, which is the emulated CUDA device
  * ($KREAD_CUDA_MODULE, tests/cuda; without it these tests are skipped): every residency gives the
- * same bytes, a job that does not fit is refused with the numbers or made to fit, running out of
- * memory at any allocation fails that job alone, and a lost device is said to be lost.
+ * same bytes, a job that does not fit is refused with the numbers or made to fit, planning takes
+ * nothing and finds what is taken, running out of memory at any allocation fails that job alone,
+ * and a lost device is said to be lost.
  */
 #include <dlfcn.h>
 #include <setjmp.h>
@@ -150,6 +151,31 @@ static void test_less_and_less_memory(void **state)
     assert_true(seen[ENGINE_RESIDENT] && seen[ENGINE_STREAM] && seen[RESIDENCIES]);
 }
 
+/* The planner's device has nothing of the model but a mark, and knows what the worker's prepares.
+ */
+static void test_planning(void **state)
+{
+    struct client client = {0};
+    struct rig rig;
+    size_t all, planned;
+
+    (void)state;
+    need_module();
+    open_with(&rig, ENGINE_RESIDENT);
+    planned = kr_plan_prepared(rig.engine->planner->dev);
+    assert_int_equal(kr_prepared_bytes(rig.engine->dev), 0);
+    assert_int_equal(run(&client, &rig, 32), 0);
+    assert_true(planned > 0);
+    assert_int_equal(kr_prepared_bytes(rig.engine->dev), planned);
+    all = used();
+    planner_free(rig.engine->planner, rig.engine->family);
+    rig.engine->planner = NULL;
+    assert_true(all - used() < 1024);
+    rig_fini(&rig);
+    assert_int_equal(used(), 0);
+    client_fini(&client);
+}
+
 /* The nth allocation of a job fails, for every n there is: that job ends with a sentence, and the
  * next one is what it would have been. */
 static void out_of_memory(enum engine_residency residency)
@@ -192,6 +218,7 @@ static void test_out_of_memory(void **state)
     (void)state;
     need_module();
     out_of_memory(ENGINE_RESIDENT);
+    out_of_memory(ENGINE_CACHED);
     out_of_memory(ENGINE_STREAM);
 }
 
@@ -217,9 +244,8 @@ static void test_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_residencies),
-        cmocka_unit_test(test_less_and_less_memory),
-        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_residencies), cmocka_unit_test(test_less_and_less_memory),
+        cmocka_unit_test(test_planning),    cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_lost),
     };
 

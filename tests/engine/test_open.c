@@ -269,7 +269,8 @@ static void test_describe(void **state)
     assert_non_null(strstr(json_string_value(at(root, "device", NULL, NULL)), "cpu"));
     assert_string_equal(json_string_value(at(root, "device_why", NULL, NULL)),
                         "chosen because the CUDA device can't be opened: this installation has no "
-                        "CUDA module (kread-cuda.so)");
+                        "CUDA module (kread-cuda.so); install the package kread-cuda, or build "
+                        "kread where nvcc is");
     assert_true(json_integer_value(at(root, "memory", "default_job", NULL)) > 0);
     assert_int_equal(json_integer_value(at(root, "prompt_cache", "hits", NULL)), 0);
     json_decref(root);

@@ -85,14 +85,11 @@ struct product {
     int count;
 };
 
-static struct kr_weight weight(int64_t out, int64_t in, int full_precision)
+static struct kr_weight weight(enum kr_dtype dtype, int64_t out, int64_t in, int full_precision)
 {
-    struct kr_weight w = {.dtype = KR_F8_E4M3,
-                          .out = out,
-                          .in = in,
-                          .scale = 1e-3f,
-                          .full_precision = full_precision};
-    size_t size = (size_t)(out * in);
+    struct kr_weight w = {
+        .dtype = dtype, .out = out, .in = in, .scale = 1e-3f, .full_precision = full_precision};
+    size_t size = (size_t)(out * in) * kr_dtype_size(dtype);
     uint8_t *codes = malloc(size);
     uint64_t state = 88172645463325252u;
     if (!codes)
@@ -153,7 +150,7 @@ static void many(struct bench *b, const char *name, const int64_t *outs, int cou
     struct product p = {.count = count};
     int64_t out = 0;
     for (int i = 0; i < count; i++) {
-        p.w[i] = weight(outs[i], b->width, full);
+        p.w[i] = weight(KR_F8_E4M3, outs[i], b->width, full);
         p.all[i] = &p.w[i];
         out += outs[i];
     }
@@ -172,7 +169,7 @@ static void add(struct bench *b, const char *name, int64_t in, int full, enum kr
 {
     struct kr_mark mark = kr_arena_mark(b->dev);
     struct product p = {.count = 1};
-    p.w[0] = weight(b->width, in, full);
+    p.w[0] = weight(KR_F8_E4M3, b->width, in, full);
     p.x = input(b, x, in);
     p.out = filled(b, KR_F32, b->n, b->width, 0);
     p.gate = filled(b, KR_F32, b->width, 0, 0);
@@ -182,6 +179,33 @@ static void add(struct bench *b, const char *name, int64_t in, int full, enum kr
     free((void *)(uintptr_t)p.w[0].data);
     kr_device_residency(b->dev, KR_RESIDENT, 0);
     kr_arena_release(b->dev, mark);
+}
+
+/* The same product of bf16 inputs with weights of three types: E4M3, of which linear.cu has the
+ * device's own product up to some number of rows (always up to sm_89 and on sm_120); E5M2, which
+ * cuBLASLt gets expanded; bf16, which it gets as they are. Where the first two are even is where
+ * linear.cu's limit should be. */
+static void ways(struct bench *b, enum kr_dtype dtype, int64_t out)
+{
+    const int64_t rows[] = {64, 128, 256, 512, b->n};
+    struct product p = {.count = 1};
+    char name[80];
+    p.w[0] = weight(dtype, out, b->width, 1);
+    p.all[0] = &p.w[0];
+    for (int i = 0; i < 5; i++) {
+        struct kr_mark mark = kr_arena_mark(b->dev);
+        int64_t n = rows[i];
+        p.x = filled(b, KR_BF16, n, b->width, 0);
+        p.out = kr_new(b->dev, KR_BF16, n, out, 0, 0);
+        snprintf(name, sizeof name, "%d rows to %d, %s", (int)n, (int)out, kr_dtype_name(dtype));
+        measure(b, &(struct op){name, run_many, &p, 2.0 * (double)(n * out * b->width),
+                                (double)(out * b->width) * (double)kr_dtype_size(dtype) +
+                                    (double)(2 * n * (out + b->width)),
+                                0, 0});
+        kr_arena_release(b->dev, mark);
+    }
+    free((void *)(uintptr_t)p.w[0].data);
+    kr_device_residency(b->dev, KR_RESIDENT, 0);
 }
 
 /* ------------------------------------------------------------------------------- others ------ */
@@ -351,6 +375,11 @@ int main(int argc, char **argv)
     conv(&b, "3x3, 192 channels, 512x512", 4, 2 * b.base);
     conv(&b, "3x3, 384 channels, 256x256", 2, 4 * b.base);
     vae_attention(&b);
+    const enum kr_dtype dtypes[] = {KR_F8_E4M3, KR_F8_E5M2, KR_BF16};
+    for (int i = 0; i < 3; i++) {
+        ways(&b, dtypes[i], b.width);
+        ways(&b, dtypes[i], 2 * b.hidden);
+    }
     kr_job_end(b.dev);
     kr_device_close(b.dev);
     return 0;

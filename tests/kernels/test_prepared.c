@@ -29,25 +29,28 @@ static size_t planned(struct kr_device *dev, struct kr_conv *c, const float *hos
 
 static void body(struct kr_device *dev)
 {
-    float *kernel = random_floats(C * C * 9), *host = random_floats(SIDE * SIDE * C);
+    float *kernel = random_floats(CONVS * C * C * 9), *host = random_floats(SIDE * SIDE * C);
     struct kr_conv c[CONVS];
-    if (!kr_device_has_memory(dev)) { /* else they belong to the weights */
-        for (int i = 0; i < CONVS; i++)
-            c[i] = (struct kr_conv){
-                .data = kernel, .dtype = KR_F32, .out = C, .in = C, .kt = 1, .kh = 3, .kw = 3};
-        size_t bytes = planned(dev, c, host);
-        assert_true(bytes >= (size_t)CONVS * C * C * 9 * kr_dtype_size(kr_compute_dtype(dev)));
-        assert_int_equal(kr_prepared_bytes(dev), 0);
-        assert_int_equal(planned(dev, c, host), bytes);
-        use(dev, c, host);
-        assert_int_equal(kr_device_sync(dev), KR_FINE);
-        assert_int_equal(kr_prepared_bytes(dev), bytes);
-        assert_int_equal(planned(dev, c, host), bytes);
-        kr_conv_fini(dev, &c[0]);
-        assert_int_equal(kr_prepared_bytes(dev), bytes / CONVS);
-        kr_conv_fini(dev, &c[1]);
-        assert_int_equal(kr_prepared_bytes(dev), 0);
-    }
+    for (int i = 0; i < CONVS; i++)
+        c[i] = (struct kr_conv){.data = kernel + (size_t)i * C * C * 9,
+                                .dtype = KR_F32,
+                                .out = C,
+                                .in = C,
+                                .kt = 1,
+                                .kh = 3,
+                                .kw = 3};
+    size_t bytes = planned(dev, c, host);
+    assert_true(bytes >= (size_t)CONVS * C * C * 9 * kr_dtype_size(kr_compute_dtype(dev)));
+    assert_int_equal(kr_prepared_bytes(dev), 0);
+    assert_int_equal(planned(dev, c, host), bytes);
+    use(dev, c, host);
+    assert_int_equal(kr_device_sync(dev), KR_FINE);
+    assert_int_equal(kr_prepared_bytes(dev), bytes);
+    assert_int_equal(planned(dev, c, host), bytes);
+    kr_conv_fini(dev, &c[0]);
+    assert_int_equal(kr_prepared_bytes(dev), bytes / CONVS);
+    kr_conv_fini(dev, &c[1]);
+    assert_int_equal(kr_prepared_bytes(dev), 0);
     free(host);
     free(kernel);
 }

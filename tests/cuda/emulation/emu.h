@@ -40,17 +40,17 @@ enum emu_kind {
 };
 
 struct emu_options {
-    int architecture;    /* 80, 86, 89, 90, 100, 120; default 90 */
+    int architecture;    /* 75, 80, 86, 89, 90, 100, 120; default 90 */
     size_t memory;       /* bytes of device memory; default 4 GiB */
     uint64_t seed;       /* of every order that CUDA leaves open; default: 1 */
     int fail_allocation; /* the nth cudaMalloc, cudaMallocHost from here on fails; 0: none */
     int lose_device;     /* from the nth runtime call on the device is lost; 0: never */
-    int no_device;       /* 1: a machine without a GPU, 2: without even a driver */
-    int eager;           /* operations run when they are queued, not late */
-    int alpha_vectors;   /* cuBLASLt has algorithms that take a vector of alpha: nowhere documented
-                            for these types, so a caller has to do without, too */
-    int rows_to_bf16; /* FP8 products with vectors of scales write bfloat16 alone: which types they
-                         write is documented no better */
+    int no_device;     /* 1: no GPU, 2: no driver, 3: one of CUDA 12.4, more: that error instead */
+    int eager;         /* operations run when they are queued, not late */
+    int alpha_vectors; /* cuBLASLt has algorithms that take a vector of alpha: nowhere documented
+                          for these types, so a caller has to do without, too */
+    int rows_to_bf16;  /* FP8 products with vectors of scales write bfloat16 alone: which types they
+                          write is documented no better */
 };
 
 /* A fresh device. What the last one left is reported and taken away; its reports are kept. NULL:

@@ -28,6 +28,7 @@ struct architecture {
     int l2, bus;                     /* MiB; bits */
 };
 static const struct architecture architectures[] = {
+    {75, "RTX 2080", 46, 1024, 16, 64, 64, 4, 256}, /* too old for the product */
     {80, "A100", 108, 2048, 32, 164, 163, 40, 5120},
     {86, "RTX 3060", 28, 1536, 16, 100, 99, 3, 192},
     {89, "RTX 4090", 128, 1536, 24, 100, 99, 72, 384},
@@ -144,9 +145,11 @@ entry::entry()
     figures.runtime_calls++;
     if (device.calls_left && --device.calls_left == 0)
         device.sticky = cudaErrorLaunchFailure;
-    error = device.options.no_device == 2 ? cudaErrorInsufficientDriver
-            : device.options.no_device    ? cudaErrorNoDevice
-                                          : device.sticky;
+    int no_device = device.options.no_device;
+    error = no_device == 0   ? device.sticky
+            : no_device == 1 ? cudaErrorNoDevice
+            : no_device <= 3 ? cudaErrorInsufficientDriver
+                             : (cudaError_t)no_device;
 }
 
 entry::~entry()
@@ -298,7 +301,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaDriverGetVersion(int *version)
 {
     entry call;
-    *version = device.options.no_device == 2 ? 0 : CUDART_VERSION;
+    int no_device = device.options.no_device;
+    *version = no_device == 2 ? 0 : no_device == 3 ? 12040 : CUDART_VERSION;
     return cudaSuccess;
 }
 

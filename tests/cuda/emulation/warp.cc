@@ -112,42 +112,56 @@ unsigned emu_ballot(unsigned mask, int predicate, const char *file, int line)
 /* ------------------------------------------------------------------------------ matrices ----- */
 
 struct mma {
-    int f16;
+    int type; /* enum emu_mma */
     float *d;
     const uint32_t *a, *b;
 };
 
-static float half_of(uint32_t pair, int high, int f16)
+static float e4m3_values[256];
+
+static void make_e4m3_values(void)
 {
-    uint16_t bits = (uint16_t)(high ? pair >> 16 : pair);
-    return f16 ? emu_f32_of_f16(bits) : emu_f32_of_bf16(bits);
+    if (e4m3_values[1] == 0)
+        for (int i = 0; i < 256; i++)
+            e4m3_values[i] = emu_f32_of_fp8((uint8_t)i, 0);
+}
+
+/* Element i of a register, which has two of 16 bits or four of 8. */
+static float element_of(uint32_t bits, int i, int type)
+{
+    if (type == EMU_MMA_E4M3)
+        return e4m3_values[bits >> 8 * i & 0xff];
+    bits >>= 16 * i;
+    return type == EMU_MMA_F16 ? emu_f32_of_f16((uint16_t)bits) : emu_f32_of_bf16((uint16_t)bits);
 }
 
 typedef float eight __attribute__((vector_size(32), aligned(4)));
 
-/* With g = lane / 4, t = lane % 4: register r of A holds row g + 8 (r % 2), columns
- * 2t + 8 (r / 2) and the next; register r of B rows 2t + 8 r and the next of column g; D holds rows
- * g and g + 8, columns 2t and 2t + 1. */
+/* With g = lane / 4, t = lane % 4 and e elements in a register: register r of A holds row
+ * g + 8 (r % 2), columns e t + 4 e (r / 2) and the next ones; register r of B rows e t + 4 e r and
+ * the next ones of column g; D holds rows g and g + 8, columns 2t and 2t + 1. */
 __attribute__((target_clones("arch=x86-64-v3", "default"))) static void mma_lanes(struct warp *w,
                                                                                   unsigned)
 {
-    float a[16][16];
-    alignas(32) float b[16][8], d[16][8];
+    float a[16][32];
+    alignas(32) float b[32][8], d[16][8];
+    int type = ((const struct mma *)w->lanes[0].call->args)->type;
+    int e = type == EMU_MMA_E4M3 ? 4 : 2;
     for (int l = 0; l < WARP; l++) {
         const struct mma *m = (const struct mma *)w->lanes[l].call->args;
         int g = l / 4, t = l % 4;
         for (int r = 0; r < 4; r++)
-            for (int h = 0; h < 2; h++)
-                a[g + 8 * (r % 2)][2 * t + 8 * (r / 2) + h] = half_of(m->a[r], h, m->f16);
+            for (int h = 0; h < e; h++)
+                a[g + 8 * (r % 2)][e * t + 4 * e * (r / 2) + h] = element_of(m->a[r], h, type);
         for (int r = 0; r < 2; r++)
-            for (int h = 0; h < 2; h++)
-                b[2 * t + 8 * r + h][g] = half_of(m->b[r], h, m->f16);
+            for (int h = 0; h < e; h++)
+                b[e * t + 4 * e * r + h][g] = element_of(m->b[r], h, type);
         for (int r = 0; r < 4; r++)
             d[g + 8 * (r / 2)][2 * t + r % 2] = m->d[r];
     }
     for (int i = 0; i < 16; i++) {
         eight sum = *(eight *)d[i];
-        for (int k = 0; k < 16; k++)
+        for (int k = 0; k < 8 * e; k++)
             sum += a[i][k] * *(eight *)b[k];
         *(eight *)d[i] = sum;
     }
@@ -158,11 +172,15 @@ __attribute__((target_clones("arch=x86-64-v3", "default"))) static void mma_lane
     }
 }
 
-void emu_mma_16816(int f16, float *d, const uint32_t *a, const uint32_t *b, const char *file,
-                   int line)
+void emu_mma(int type, float *d, const uint32_t *a, const uint32_t *b, const char *file, int line)
 {
-    struct mma m = {f16, d, a, b};
+    struct mma m = {type, d, a, b};
     struct warp_call call = {WARP_MMA, 0xffffffffu, &m, mma_lanes, file, line};
+    if (type == EMU_MMA_E4M3 && architecture() < 89) {
+        report(EMU_WARP, NULL, "an mma of FP8 on sm_%d at %s:%d", architecture(), file, line);
+        fiber_abort(cudaErrorLaunchFailure);
+    }
+    make_e4m3_values();
     fiber_wait_warp(&call);
 }
 

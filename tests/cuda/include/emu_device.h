@@ -155,7 +155,8 @@ static inline int __all_sync(unsigned mask, int predicate, EMU_HERE)
 
 /* Under the names of kernels/cuda/ptx.cuh. */
 extern "C" {
-void emu_mma_16816(int f16, float *d, const uint32_t *a, const uint32_t *b, EMU_HERE_PARAMS);
+enum emu_mma { EMU_MMA_BF16, EMU_MMA_F16, EMU_MMA_E4M3 };
+void emu_mma(int type, float *d, const uint32_t *a, const uint32_t *b, EMU_HERE_PARAMS);
 void emu_ldmatrix(int count, int trans, uint32_t *r, const void *row, EMU_HERE_PARAMS);
 void emu_cp_async(void *shared, const void *global, int bytes, int valid_bytes);
 void emu_cp_async_commit(void);
@@ -235,6 +236,17 @@ static inline int atomicCAS(int *at, int compare, int v)
 }
 
 /* --------------------------------------------------------------------------- intrinsics ------ */
+
+/* Byte i of the result is the byte of y:x that nibble i of the selector numbers; a nibble's top bit
+ * would repeat the byte's sign instead. */
+static __forceinline__ unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
+{
+    uint64_t all = (uint64_t)y << 32 | x;
+    unsigned result = 0;
+    for (int i = 0; i < 4; i++)
+        result |= (unsigned)(all >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+    return result;
+}
 
 template <typename T> static __forceinline__ T __ldg(const T *at)
 {

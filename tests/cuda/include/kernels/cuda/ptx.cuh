@@ -16,12 +16,18 @@ extern __shared__ __align__(128) unsigned char dynamic_shared[];
 static __forceinline__ void mma_bf16_16816(float d[4], const uint32_t a[4], const uint32_t b[2],
                                            EMU_HERE)
 {
-    emu_mma_16816(0, d, a, b, file, line);
+    emu_mma(EMU_MMA_BF16, d, a, b, file, line);
 }
 static __forceinline__ void mma_f16_16816(float d[4], const uint32_t a[4], const uint32_t b[2],
                                           EMU_HERE)
 {
-    emu_mma_16816(1, d, a, b, file, line);
+    emu_mma(EMU_MMA_F16, d, a, b, file, line);
+}
+/* d[16x8] += a[16x32] b[32x8], f32 += e4m3 * e4m3; from sm_89 on */
+static __forceinline__ void mma_e4m3_16832(float d[4], const uint32_t a[4], const uint32_t b[2],
+                                           EMU_HERE)
+{
+    emu_mma(EMU_MMA_E4M3, d, a, b, file, line);
 }
 
 static __forceinline__ void ldmatrix_x4(uint32_t r[4], const void *shared, EMU_HERE)
