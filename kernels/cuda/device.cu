@@ -283,8 +283,9 @@ static int look_at(struct cuda_device *cuda, char *why, size_t size)
     }
     cuda->processors = prop.multiProcessorCount;
     cuda->reads_mappings = prop.hostRegisterSupported && prop.hostRegisterReadOnlySupported;
-    /* cuBLASLt has factors for rows ("outer vectors") on sm_90 alone. multiply.cu has them where
-     * mma is the best that tensor cores can do (linear.cu). */
+    /* cuBLASLt has factors for rows ("outer vectors") on sm_90 alone, as its makers say
+     * (NVIDIA/CUDALibrarySamples, issue 270). multiply.cu has them where mma is the best that tensor
+     * cores can do (linear.cu). */
     cuda->fp8_rows = cuda->capability == 89 || cuda->capability == 90 || cuda->capability >= 120;
     snprintf(cuda->base.name, sizeof cuda->base.name, "cuda: %.38s, %u.%u, %s", prop.name,
              (unsigned)cuda->capability / 10 % 100, (unsigned)cuda->capability % 10,
