@@ -49,8 +49,9 @@ def test_golden_jobs(gpu):
     run("engine/test_generate")
 
 
-def test_golden_jobs_in_fp8(gpu):
-    gpu(90, KREAD_TEST_FP8=1, KREAD_SHARED="none")
+@pytest.mark.parametrize("architecture", [89, 90])  # our product, and cuBLASLt's
+def test_golden_jobs_in_fp8(gpu, architecture):
+    gpu(architecture, KREAD_TEST_FP8=1, KREAD_SHARED="none")
     run("engine/test_generate")
 
 
