@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proto/fields.h"
+#include "proto/json_load.h"
 
 static bool too_deep(const char *s, size_t size)
 {
@@ -49,9 +50,6 @@ static json_t *invalid(const json_error_t *why, const char **what, struct kr_err
     case json_error_null_byte_in_key:
         kr_fail(err, KR_BAD_REQUEST, "a text in the body contains a NUL character; leave it out");
         break;
-    case json_error_out_of_memory:
-        kr_fail(err, KR_NO_MEMORY, "no memory for the body");
-        break;
     default:
         kr_fail(err, KR_BAD_REQUEST, "the body is no JSON from byte %d on (line %d)", why->position,
                 why->line);
@@ -80,7 +78,12 @@ json_t *body_read(const char *body, size_t size, const char **what, struct kr_er
         kr_fail(err, KR_BAD_REQUEST, "the body nests deeper than %d levels", BODY_DEPTH);
         return NULL;
     }
-    json_t *json = json_loadb(body, size, JSON_DECODE_ANY, &why);
+    bool no_memory;
+    json_t *json = kr_json_load(body, size, JSON_DECODE_ANY, &why, &no_memory);
+    if (no_memory) {
+        kr_fail(err, KR_NO_MEMORY, "no memory for the body");
+        return NULL;
+    }
     if (json == NULL) {
         return invalid(&why, what, err);
     }

@@ -13,6 +13,7 @@
 #include "client/http/handlers.h"
 #include "client/http/pngtext.h"
 #include "client/http/render.h"
+#include "proto/json_load.h"
 
 enum { CLOCK_SLACK = 120, REMEMBERED = 86400 }; /* seconds */
 
@@ -265,7 +266,9 @@ static const struct kr_value *find_job(const struct errand *e, const struct kr_v
 static void complete_values(json_t *object, const struct picture *picture)
 {
     char *text = pngtext_get(picture->data, picture->size, "kread");
-    json_t *all = text ? json_loads(text, 0, NULL) : NULL;
+    json_error_t none;
+    bool no_memory;
+    json_t *all = text ? kr_json_load(text, strlen(text), 0, &none, &no_memory) : NULL;
     json_t *values = json_object_get(object, "values");
     for (int id = 0; id < KR_FIELDS && all != NULL; id++) {
         json_t *v = json_object_get(all, kr_fields[id].name);

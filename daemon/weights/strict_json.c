@@ -8,14 +8,12 @@
 #include "daemon/weights/strict_json.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <setjmp.h>
 #include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "proto/json_load.h"
 
 enum { MAX_VALUES = 1 << 20 };
 
@@ -111,103 +109,13 @@ static void explain(const char *text, size_t size, const json_error_t *error, ch
     }
 }
 
-/* ---------------------------------------------------------------------- jansson's memory ------ */
-
-/* Where an allocation fails, jansson goes on with a string that lacks its end, reads beyond it and
- * writes what it finds. So a failure never returns to it: all that it took is given back from here,
- * and its call is left by longjmp. */
-struct block {
-    struct block *older, *newer; /* of the call that is under way */
-    max_align_t memory[];
-};
-
-struct call {
-    struct block *newest;
-    jmp_buf no_memory;
-};
-
-static _Thread_local struct call *call; /* that is under way; NULL: a tree is used or freed */
-
-static void *json_malloc(size_t size)
-{
-    struct block *b = size <= SIZE_MAX - sizeof(*b) ? malloc(sizeof(*b) + size) : NULL;
-
-    if (!b && call)
-        longjmp(call->no_memory, 1);
-    if (!b)
-        return NULL;
-    b->newer = NULL;
-    b->older = call ? call->newest : NULL;
-    if (b->older)
-        b->older->newer = b;
-    if (call)
-        call->newest = b;
-    return b->memory;
-}
-
-static void json_free(void *at)
-{
-    struct block *b =
-        at ? (struct block *)(void *)((char *)at - offsetof(struct block, memory)) : NULL;
-
-    if (!b)
-        return;
-    if (b->older)
-        b->older->newer = b->newer;
-    if (b->newer)
-        b->newer->older = b->older;
-    if (call && call->newest == b)
-        call->newest = b->older;
-    free(b);
-}
-
-static void take_over_memory(void)
-{
-    json_set_alloc_funcs(json_malloc, json_free);
-}
-
-/* Of a call that was left, frees its blocks; else they become their tree's. */
-static void end_call(struct call *ended, bool left)
-{
-    struct block *older;
-
-    call = NULL;
-    for (struct block *b = ended->newest; b; b = older) {
-        older = b->older;
-        b->older = b->newer = NULL;
-        if (left)
-            free(b);
-    }
-}
-
-/* NULL with *starved: there was no memory. */
-static json_t *load(const char *text, size_t size, json_error_t *error, bool *starved)
-{
-    struct call this = {0};
-    json_t *root;
-
-    call = &this;
-    *starved = setjmp(this.no_memory) != 0;
-    if (*starved) {
-        end_call(&this, true);
-        return NULL;
-    }
-    root = json_loadb(text, size, JSON_REJECT_DUPLICATES, error);
-    end_call(&this, false);
-    return root;
-}
-
-/* ------------------------------------------------------------------------------- loading ------ */
-
 json_t *strict_json_load(const char *text, size_t size, int depth, char *why, size_t why_size)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct scan all = scan_text(text, size);
     json_error_t error;
     json_t *root;
     bool starved;
 
-    pthread_once(&once, take_over_memory);
     errno = 0;
     if (all.deepest > depth) {
         snprintf(why, why_size, "it is nested %d deep, at most %d is allowed", all.deepest, depth);
@@ -217,7 +125,7 @@ json_t *strict_json_load(const char *text, size_t size, int depth, char *why, si
         snprintf(why, why_size, "it has over %d values", MAX_VALUES);
         return NULL;
     }
-    root = load(text, size, &error, &starved);
+    root = kr_json_load(text, size, JSON_REJECT_DUPLICATES, &error, &starved);
     errno = starved ? ENOMEM : 0;
     if (starved) {
         snprintf(why, why_size, "no memory");
