@@ -111,7 +111,7 @@ static void test_less_and_less_memory(void **state)
 {
     int seen[RESIDENCIES + 1] = {0}, last = ENGINE_RESIDENT;
     struct client first = {0};
-    struct kr_params p = request(32);
+    struct kr_params p;
     struct plan plan;
     struct kr_err err;
     struct rig rig;
@@ -119,6 +119,7 @@ static void test_less_and_less_memory(void **state)
 
     (void)state;
     need_module();
+    p = request(32);
     rig_init_demo(&rig);
     rig_open(&rig);
     assert_int_equal(run(&first, &rig, 32), 0);
