@@ -16,30 +16,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/engine/internal.h"
 #include "kernels/kernels.h"
+#include "tests/bench/bench.h"
 
 enum { STAGES = 5, MAX_MOMENTS = 1000, PROMPT = 300 };
 static const char *const stage_names[STAGES] = {"plan", "encode", "denoise", "decode", "png"};
 
 static const char *const isa_names[] = {
     [KR_ISA_BASE] = "base", [KR_ISA_AVX2] = "avx2", [KR_ISA_AVX512] = "avx512"};
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void die(const char *text)
-{
-    fprintf(stderr, "bench_cancel: %s\n", text);
-    exit(1);
-}
 
 /* One job and the thread that cancels it `delay` seconds after stage `stage` began. */
 struct run {
@@ -142,16 +128,9 @@ static double run_job(struct run *r, int stage, double delay)
     return rc < 0 ? r->begin[STAGES] - r->set : -1;
 }
 
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static void measure(struct run *r, int stage, double length, int moments)
 {
-    double seconds[MAX_MOMENTS], worst = 0, worst_at = 0;
+    double seconds[MAX_MOMENTS], middle, worst = 0, worst_at = 0;
     int n = 0;
 
     for (int i = 0; i < moments; i++) {
@@ -170,11 +149,11 @@ static void measure(struct run *r, int stage, double length, int moments)
         printf("%-8s %8.3f s long, never caught\n", stage_names[stage], length);
         return;
     }
-    qsort(seconds, (size_t)n, sizeof(*seconds), by_size);
+    middle = median(seconds, n);
     printf("%-8s %8.3f s long, %3d moments: median %6.1f ms, 95 %% %6.1f ms, most %6.1f ms"
            " (at %.3f s)\n",
-           stage_names[stage], length, n, seconds[n / 2] * 1e3, seconds[n * 95 / 100] * 1e3,
-           worst * 1e3, worst_at);
+           stage_names[stage], length, n, middle * 1e3, seconds[n * 95 / 100] * 1e3, worst * 1e3,
+           worst_at);
     fflush(stdout);
 }
 

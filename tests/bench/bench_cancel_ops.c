@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 #include "kernels/kernels.h"
+#include "tests/bench/bench.h"
 
 static const char *const isa_names[] = {"best", "base", "avx2", "avx512", "amx"};
 static const size_t arena = (size_t)10 << 30; /* touched as far as used */
@@ -41,20 +41,6 @@ static const struct op {
     {"convolution of 192, 1024x1024", CONVOLUTION, 0, 192, 192, 0, 1024},
     {"convolution of 96, 2048x2048", CONVOLUTION, 0, 96, 96, 0, 2048},
 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void die(const char *text)
-{
-    fprintf(stderr, "bench_cancel_ops: %s\n", text);
-    exit(1);
-}
 
 static void *zeros(int64_t bytes)
 {

@@ -15,6 +15,7 @@
  * Weights are random and made in memory. Usage: bench_kernels [THREADS [b][e][v] [f32|avx512|avx2]]
  */
 #include "kernels/kernels.h"
+#include "tests/bench/bench.h"
 
 #include <assert.h>
 #include <dnnl.h>
@@ -22,30 +23,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static int threads;
 
 enum { ROUNDS = 7 };
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *x)
-{
-    qsort(x, ROUNDS, sizeof *x, by_size);
-    return x[ROUNDS / 2];
-}
 
 /* What came out of the rounds: medians of the ratio and of both times. */
 struct result {
@@ -64,11 +45,11 @@ static struct result compare(double (*ours)(void *), void *arg, double (*theirs)
         seconds[i] = ours(arg);
         ratio[i] = seconds[i] / yardstick[i];
     }
-    struct result r = {.ratio = median(ratio)};
+    struct result r = {.ratio = median(ratio, ROUNDS)};
     r.low = ratio[0];
     r.high = ratio[ROUNDS - 1];
-    r.seconds = median(seconds);
-    r.yardstick = median(yardstick);
+    r.seconds = median(seconds, ROUNDS);
+    r.yardstick = median(yardstick, ROUNDS);
     return r;
 }
 

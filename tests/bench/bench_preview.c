@@ -7,40 +7,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "daemon/engine/engine.h"
 #include "daemon/engine/pngfile.h"
 #include "daemon/engine/preview.h"
+#include "tests/bench/bench.h"
 
 enum { ROUNDS = 101, STEPS = 8, SIDE = 256, LARGEST = 2048 / 8 };
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
-static void die(const char *text)
-{
-    fprintf(stderr, "bench_preview: %s\n", text);
-    exit(1);
-}
-
-static int by_size(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof(*values), by_size);
-    return values[count / 2];
-}
 
 /* ---------------------------------------------------------------------------- a preview ---- */
 
