@@ -24,11 +24,12 @@
 #include "daemon/server/state.h"
 
 enum {
-    TICK = 10000,         /* milliseconds between looks at the worker, if nobody asks for more */
-    CANCEL_LIMIT = 10000, /* milliseconds that a cancelled job may take to end */
-    FLUSH_LIMIT = 5000,   /* milliseconds that clients get to read their results at the end */
-    HURRY_LIMIT = 1000,   /* both of them after a second signal */
-    LEAST_FILES = 16      /* descriptors: the loop's, its reserve, a picture, some clients */
+    TICK = 10000,           /* milliseconds between looks at the worker, if nobody asks for more */
+    CANCEL_LIMIT = 10000,   /* milliseconds that a cancelled job may take to end */
+    FLUSH_LIMIT = 5000,     /* milliseconds that clients get to read their results at the end */
+    HURRY_LIMIT = 1000,     /* both of them after a second signal */
+    LEAST_FILES = 16,       /* descriptors: the loop's, its reserve, a picture, some clients */
+    LARGE_BLOCK = 256 << 10 /* bytes: requests, pictures: their memory goes back when freed */
 };
 
 void server_log(const struct server *server, enum server_level level, const char *format, ...)
@@ -371,6 +372,8 @@ int server_open(const struct server_options *options, struct server **result, st
 {
     if (check_files(options->listener->fd, err) < 0)
         return -1;
+    /* Else each thread's arena would hold on to what the largest block that it freed took. */
+    mallopt(M_MMAP_THRESHOLD, LARGE_BLOCK);
     struct server *server = calloc(1, sizeof *server);
     if (!server)
         return kr_fail(err, KR_NO_MEMORY, "out of memory");
