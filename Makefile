@@ -213,7 +213,8 @@ $(B)/tests/kread-fake: $(call objects,daemon) $(B)/tests/server/fake_engine.o $(
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(lib_model)
 	$(call program,$< $(B)/tests/fuzz/replay.o,$(lib_model),$(libs_model))
-fuzz_config := $(B)/tests/fuzz/fuzz_config.o $(B)/tests/fuzz/replay.o $(addprefix $(B)/daemon/,config.o options.o setup.o)
+settings := $(addprefix daemon/,config.c options.c setup.c server/access.c server/listener.c)
+fuzz_config := $(B)/tests/fuzz/fuzz_config.o $(B)/tests/fuzz/replay.o $(settings:%.c=$(B)/%.o)
 $(B)/tests/fuzz/fuzz_config: $(fuzz_config) $(lib_proto)
 	$(call program,$(fuzz_config),$(lib_proto),-linih $(libs_proto))
 http_without_main := $(filter-out %/main.o,$(http_objects))
@@ -277,7 +278,7 @@ bench: all $(benches) $(B)/tests/kread-fake
 fuzz:
 	@mkdir -p $(B)/fuzz
 	@for f in $(wildcard tests/fuzz/fuzz_*.c); do \
-	    settings=; [ $$f != tests/fuzz/fuzz_config.c ] || settings='daemon/config.c daemon/options.c daemon/setup.c -linih'; \
+	    settings=; [ $$f != tests/fuzz/fuzz_config.c ] || settings='$(settings) -linih'; \
 	    clang -std=c11 -D_GNU_SOURCE -I. -O1 -g -DKR_VERSION='"$(VERSION)"' -fsanitize=fuzzer,address,undefined \
 	        -fno-sanitize-recover=all $$f \
 	        $(wildcard proto/*.c daemon/weights/*.c daemon/model/tokenizer*.c kernels/*.c) \

@@ -14,6 +14,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "daemon/server/access.h"
+#include "daemon/server/server.h"
+
 static const char demo_name[] = "demo";
 
 /* --------------------------------------------------------------------------------- the demo --- */
@@ -256,9 +259,14 @@ static void note_missing(FILE *notes, const char *what, const char *path)
 int setup_check(const struct setup *setup, FILE *notes, struct kr_err *err)
 {
     const struct config *config = &setup->config;
+    const struct settings *s = &setup->settings;
     struct engine_config engine;
-    if (setup_profile(setup, &engine, err) < 0 || engine_check_device(engine.device, err) < 0)
+    struct access access;
+    if (setup_profile(setup, &engine, err) < 0 || engine_check_device(engine.device, err) < 0 ||
+        listener_check(setup->socket, err) < 0 ||
+        access_init(&access, s->allow_users, s->allow_groups, err) < 0)
         return -1;
+    access_fini(&access);
     for (size_t i = 0; i < config->profile_count; i++)
         if (&config->profiles[i] != setup->profile &&
             complete(config->file, &config->profiles[i], 0, err) < 0)
@@ -267,7 +275,7 @@ int setup_check(const struct setup *setup, FILE *notes, struct kr_err *err)
     note_missing(notes, "text_encoder", engine.text_encoder);
     note_missing(notes, "vae", engine.vae);
     note_missing(notes, "tokenizer", engine.tokenizer);
-    note_missing(notes, "output_dir", setup->settings.output_dir);
+    note_missing(notes, "output_dir", s->output_dir);
     return 0;
 }
 

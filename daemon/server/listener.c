@@ -70,16 +70,14 @@ static int lock(struct listener *l, struct kr_err *err)
     return rc < 0 ? -1 : 0;
 }
 
-static int set_address(struct sockaddr_un *address, const char *path, struct kr_err *err)
+int listener_check(const char *path, struct kr_err *err)
 {
-    size_t room = sizeof address->sun_path;
-    *address = (struct sockaddr_un){.sun_family = AF_UNIX};
+    size_t room = sizeof((struct sockaddr_un *)0)->sun_path;
     if (strlen(path) >= room)
         return kr_fail(err, KR_BAD_CONFIG,
                        "the socket's path %.60s... has %zu bytes, at most %zu fit; give a shorter "
                        "one with --socket",
                        path, strlen(path), room - 1);
-    strcpy(address->sun_path, path);
     return 0;
 }
 
@@ -134,10 +132,11 @@ static int bind_file(struct listener *l, const struct sockaddr_un *address, mode
 
 int listener_open(struct listener *l, const char *path, mode_t mode, struct kr_err *err)
 {
-    struct sockaddr_un address;
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
     *l = (struct listener){.fd = -1, .lock_fd = -1};
-    if (set_address(&address, path, err) < 0)
+    if (listener_check(path, err) < 0)
         return -1;
+    strcpy(address.sun_path, path);
     l->path = strdup(path);
     if (!l->path)
         return kr_fail(err, KR_NO_MEMORY, "out of memory");

@@ -31,6 +31,9 @@ struct listener {
  * that nobody listens on is replaced, a live one refused. */
 int listener_open(struct listener *l, const char *path, mode_t mode, struct kr_err *err);
 
+/* Whether `path` can be a socket's name at all. */
+int listener_check(const char *path, struct kr_err *err);
+
 /* Takes over a socket that listens already. */
 int listener_adopt(struct listener *l, int fd, struct kr_err *err);
 

@@ -154,6 +154,7 @@ def test_shipped_example(box):
     with open(os.path.join(ROOT, "etc", "kread.ini")) as f:
         text = re.sub(r"(?m)^;(\w+ =|\[)", r"\1", f.read())
     text = text.replace("negative =\n", "negative = dull\n")
+    text = text.replace("= alice, bob\n", "= root\n").replace("= artists\n", "= root\n")  # who is anywhere
     done = box.run("--check-config", "--config", box.write(text))
     assert done.returncode == 0, done.stderr
     assert " is not set" not in re.sub("; (mu|shift_y.|preview)[^\n]*", "", done.stdout)
@@ -242,10 +243,10 @@ def test_refused(box, text, line, words):
 
 
 def test_longest_line(box):
-    value = "/" + "x" * (198 - len("socket = ") - 1)
-    assert box.check("[kread]\ndefault_profile = p\nsocket = " + value + "\n" + PROFILE)[
-        "socket"] == value
-    box.refuse("[kread]\nsocket = " + value + "x\n", "socket", line=2)
+    value = "/" + "x" * (198 - len("output_dir = ") - 1)
+    assert box.check("[kread]\ndefault_profile = p\noutput_dir = " + value + "\n" + PROFILE)[
+        "output_dir"] == value
+    box.refuse("[kread]\noutput_dir = " + value + "x\n", "output_dir", line=2)
 
 
 def test_nothing_is_applied_of_a_bad_file(box):
@@ -380,6 +381,17 @@ def test_check_looks_at_other_profiles_too(box):
     done = box.run("--check-config", "--config", box.write(text))
     assert done.returncode == 1 and "[profile q] has no architecture" in done.stderr
     assert box.run("--inspect", "--config", box.write(text)).returncode == 0
+
+
+def test_check_refuses_what_a_start_would(box):
+    long = "/" + "s" * 107
+    done = box.run("--check-config", "--config", box.write(KREAD_P + PROFILE), "--socket", long)
+    assert done.returncode == 1 and "has 108 bytes, at most 107 fit" in done.stderr
+    box.check(KREAD_P + PROFILE, "--socket", long[:-1])
+    for key, what in (("allow_users", "user"), ("allow_groups", "group")):
+        text = "[kread]\n%s = root, nobody-of-that-name\n" % key + (KREAD_P + PROFILE).removeprefix("[kread]\n")
+        done = box.run("--check-config", "--config", box.write(text))
+        assert done.returncode == 1 and "the system knows no such " + what in done.stderr, done.stderr
 
 
 def test_check_notes_missing_files(box):
