@@ -47,13 +47,14 @@ libs_weights         := -ljansson $(libs_kernels) $(libs_proto)
 libs_model           := $(call pkg,--libs libpcre2-8 libutf8proc) $(libs_weights)
 libs_engine          := $(call pkg,--libs libpng) $(libs_model)
 libs_server          := $(call pkg,--libs libuv) $(libs_proto)
-libs_daemon          := -linih $(call pkg,--libs libsystemd) $(libs_server)
-libs_http            := $(call pkg,--libs libmicrohttpd) -ljansson -linih $(call pkg,--libs libsystemd) $(libs_proto)
+libs_settings        := -linih $(libs_proto)
+libs_daemon          := $(call pkg,--libs libsystemd) $(libs_server) $(libs_settings)
+libs_http            := $(call pkg,--libs libmicrohttpd) -ljansson $(call pkg,--libs libsystemd) $(libs_settings)
 
 # ------------------------------------------------------------------------------------ rooms -------
 objects  = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)/*.c))
 archive  = $(B)/lib$(notdir $(1)).a
-rooms   := proto kernels kernels/cpu daemon/weights daemon/model daemon/engine daemon/server \
+rooms   := proto proto/settings kernels kernels/cpu daemon/weights daemon/model daemon/engine daemon/server \
            client tests/common
 
 # Two files that change only when what they hold does: other flags rebuild every object, and a source
@@ -80,7 +81,8 @@ lib_weights := $(B)/libweights.a $(lib_kernels) $(lib_proto)
 lib_model   := $(B)/libmodel.a $(lib_weights)
 lib_engine  := $(B)/libengine.a $(lib_model)
 lib_server  := $(B)/libserver.a $(lib_proto)
-lib_client  := $(B)/libclient.a $(lib_proto)
+lib_settings := $(B)/libsettings.a $(lib_proto)
+lib_client  := $(B)/libclient.a $(lib_settings)
 
 $(B)/%.o: %.c $(B)/flags.stamp
 	@mkdir -p $(@D)
@@ -93,11 +95,11 @@ program = $(call brief,LD)$(CC) $(flags) $(1) -o $@ -Wl,--start-group $(2) -Wl,-
 .PHONY: all
 all: $(B)/kread $(B)/kreactl $(B)/kread-http $(if $(nvcc),$(B)/kread-cuda.so)
 
-$(B)/kread: $(call objects,daemon) $(B)/libserver.a $(lib_engine)
-	$(call program,$(call objects,daemon),$(B)/libserver.a $(lib_engine),$(libs_daemon) $(libs_engine))
+$(B)/kread: $(call objects,daemon) $(B)/libserver.a $(B)/libsettings.a $(lib_engine)
+	$(call program,$(call objects,daemon),$(B)/libserver.a $(B)/libsettings.a $(lib_engine),$(libs_daemon) $(libs_engine))
 
 $(B)/kreactl: $(call objects,client/kreactl) $(lib_client)
-	$(call program,$(call objects,client/kreactl),$(lib_client),$(libs_proto))
+	$(call program,$(call objects,client/kreactl),$(lib_client),$(libs_settings))
 
 # The page's files are part of the program; page.S names them.
 http_objects := $(call objects,client/http) $(B)/client/http/page.o
@@ -167,15 +169,12 @@ $(B)/tests/cuda/test_%: $(B)/tests/cuda/test_%.o $(cuda_helpers) $(cuda_sources:
 	$(call brief,LD)$(CXX) -pthread -o $@ $(filter %.o,$^) -Wl,--start-group $(lib_model) -Wl,--end-group $(libs_model) -lcmocka
 
 # ----------------------------------------------------------------------------------- manual -------
-# Pages and completions come out of the tables that the programs parse with. The HTTP shim's tables have
-# names that the daemon's have too, so they are linked by themselves and show one name only.
+# Pages and completions come out of the tables that the programs parse with.
 generate := $(B)/docs/man/generate
-$(B)/docs/man/http.o: $(B)/docs/man/rows_http.o $(B)/client/http/settings.o $(B)/client/http/settings_file.o
-	@$(LD) -r $^ -o $@.all && objcopy --keep-global-symbol=rows_http $@.all $@
-man_objects := $(filter-out %/rows_http.o,$(call objects,docs/man)) $(B)/docs/man/http.o \
-               $(B)/daemon/options.o $(filter-out %/kreactl.o,$(call objects,client/kreactl))
+man_objects := $(call objects,docs/man) $(B)/client/http/settings.o $(B)/daemon/options.o \
+               $(filter-out %/kreactl.o,$(call objects,client/kreactl))
 $(generate): $(man_objects) $(lib_client)
-	$(call program,$(man_objects),$(lib_client),$(libs_proto) -linih)
+	$(call program,$(man_objects),$(lib_client),$(libs_settings))
 
 pages       := kread.8 kread-http.8 kreactl.1 kread.ini.5 kread-protocol.7
 manual      := $(pages:%=$(B)/man/%) $(B)/man/client.py
@@ -207,16 +206,16 @@ endef
 $(foreach r,$(test_rooms),$(eval $(call room_tests,$(r))))
 
 # The whole daemon around an engine that only pretends.
-$(B)/tests/kread-fake: $(call objects,daemon) $(B)/tests/server/fake_engine.o $(lib_server)
-	$(call program,$(call objects,daemon) $(B)/tests/server/fake_engine.o,$(lib_server),$(libs_daemon) -lm)
+$(B)/tests/kread-fake: $(call objects,daemon) $(B)/tests/server/fake_engine.o $(lib_server) $(lib_settings)
+	$(call program,$(call objects,daemon) $(B)/tests/server/fake_engine.o,$(lib_server) $(lib_settings),$(libs_daemon) -lm)
 
 fuzzers := $(patsubst tests/%.c,$(B)/tests/%,$(wildcard tests/fuzz/fuzz_*.c))
 $(B)/tests/fuzz/fuzz_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(lib_model)
 	$(call program,$< $(B)/tests/fuzz/replay.o,$(lib_model),$(libs_model))
-settings := $(addprefix daemon/,config.c options.c setup.c server/access.c server/listener.c)
-fuzz_config := $(B)/tests/fuzz/fuzz_config.o $(B)/tests/fuzz/replay.o $(settings:%.c=$(B)/%.o)
-$(B)/tests/fuzz/fuzz_config: $(fuzz_config) $(lib_proto)
-	$(call program,$(fuzz_config),$(lib_proto),-linih $(libs_proto))
+setup := $(addprefix daemon/,config.c options.c setup.c server/access.c server/listener.c)
+fuzz_config := $(B)/tests/fuzz/fuzz_config.o $(B)/tests/fuzz/replay.o $(setup:%.c=$(B)/%.o)
+$(B)/tests/fuzz/fuzz_config: $(fuzz_config) $(lib_settings)
+	$(call program,$(fuzz_config),$(lib_settings),$(libs_settings))
 http_without_main := $(filter-out %/main.o,$(http_objects))
 $(B)/tests/fuzz/fuzz_http_%: $(B)/tests/fuzz/fuzz_http_%.o $(B)/tests/fuzz/replay.o $(http_without_main) $(lib_client)
 	$(call program,$< $(B)/tests/fuzz/replay.o $(http_without_main),$(lib_client),$(libs_http))
@@ -278,11 +277,11 @@ bench: all $(benches) $(B)/tests/kread-fake
 fuzz:
 	@mkdir -p $(B)/fuzz
 	@for f in $(wildcard tests/fuzz/fuzz_*.c); do \
-	    settings=; [ $$f != tests/fuzz/fuzz_config.c ] || settings='$(settings) -linih'; \
+	    setup=; [ $$f != tests/fuzz/fuzz_config.c ] || setup='$(setup) $(wildcard proto/settings/*.c) -linih'; \
 	    clang -std=c11 -D_GNU_SOURCE -I. -O1 -g -DKR_VERSION='"$(VERSION)"' -fsanitize=fuzzer,address,undefined \
 	        -fno-sanitize-recover=all $$f \
 	        $(wildcard proto/*.c daemon/weights/*.c daemon/model/tokenizer*.c kernels/*.c) \
-	        $(addprefix client/http/,ask.c body.c pngtext.c base64.c guard.c) $$settings \
+	        $(addprefix client/http/,ask.c body.c pngtext.c base64.c guard.c) $$setup \
 	        $(libs_model) -o $(B)/fuzz/$$(basename $$f .c) || exit 1; done
 
 # ----------------------------------------------------------------------------------- set-up -------

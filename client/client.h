@@ -21,14 +21,9 @@ enum {
 };
 
 /* Where the daemon listens, in the daemon's own order: option (NULL: none), $KREAD_SOCKET, `socket`
- * in the config file, $XDG_RUNTIME_DIR/kread.sock if it is there, /run/kread/kread.sock. The caller
- * frees *path. */
-int client_socket_path(const char *option, char **path, struct kr_err *err);
-
-/* A small file that an owner names, a megabyte at most, with a NUL behind it, which *size does not
- * count. Never waits: a pipe is refused. The error's sentence starts with the path; KR_NO_MEMORY,
- * or KR_BAD_CONFIG. The caller frees *text. */
-int client_read_file(const char *path, char **text, size_t *size, struct kr_err *err);
+ * in the config file (the one that is named, NULL: the one that is found),
+ * $XDG_RUNTIME_DIR/kread.sock if it is there, /run/kread/kread.sock. The caller frees *path. */
+int client_socket_path(const char *option, const char *config, char **path, struct kr_err *err);
 
 struct client;
 

@@ -16,10 +16,6 @@ struct config {
     size_t profile_count;
 };
 
-/* The file to read: `named` if given, else the first of the search list that exists; *path is NULL
- * where there is none, and the caller frees it. */
-int config_find(const char *named, char **path, struct kr_err *err);
-
 int config_load(const char *path, struct config *config, struct kr_err *err);
 void config_fini(struct config *config);
 

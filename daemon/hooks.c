@@ -136,7 +136,7 @@ static int read_again(struct server *server, struct setup *fresh, struct kr_err 
     struct engine_config engine;
     int rc = cmdline_parse(state.argc, state.argv, &asked, err);
     rc = rc == 0 ? setup_open(fresh, &asked, err) : rc;
-    settings_fini(&asked);
+    options_fini(&daemon_options, &asked);
     if (rc < 0)
         return -1;
     rc = setup_profile(fresh, &engine, err);

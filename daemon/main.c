@@ -206,6 +206,6 @@ int main(int argc, char **argv)
                                              : serve(argc, argv, &setup);
         setup_close(&setup);
     }
-    settings_fini(&asked);
+    options_fini(&daemon_options, &asked);
     return status;
 }

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/options.h"
 
-#include <assert.h>
-#include <errno.h>
-#include <inttypes.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const char *const devices[] = {"auto", "cuda", "cpu", NULL};
 static const char *const residencies[] = {"auto", "resident", "cached", "stream", NULL};
@@ -19,7 +15,7 @@ static const char *const variants[] = {"turbo", "raw", NULL};
 #define LIVE       (OPTION_FILE | OPTION_LIVE)
 
 /* name, type, places, value name, min, max, choices, default, help, offset */
-const struct option daemon_options[SETTINGS] = {
+static const struct option daemon_rows[SETTINGS] = {
     [S_CONFIG] = {"config", OPTION_PATH, OPTION_ARGV, "FILE", 0, 0, NULL, NULL,
                   "settings; default: $XDG_CONFIG_HOME/kread/kread.ini, /etc/kread/kread.ini",
                   AT(config)},
@@ -123,7 +119,7 @@ const struct option daemon_options[SETTINGS] = {
 #undef AT
 #define AT(member) offsetof(struct profile, member)
 
-const struct option profile_options[PROFILE_KEYS] = {
+static const struct option profile_rows[PROFILE_KEYS] = {
     [P_ARCHITECTURE] = {"architecture", OPTION_CHOICE, OPTION_FILE, NULL, 0, 0, architectures, NULL,
                         "which model it is", AT(architecture)},
     [P_VARIANT] = {"variant", OPTION_CHOICE, OPTION_FILE, NULL, 0, 0, variants, NULL,
@@ -142,178 +138,12 @@ const struct option profile_options[PROFILE_KEYS] = {
                           AT(without_vision)},
 };
 
-const struct option *option_find(const struct option *table, size_t count, const char *name,
-                                 size_t length)
-{
-    for (size_t i = 0; i < count; i++)
-        if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0)
-            return &table[i];
-    return NULL;
-}
-
-static bool is_text(const struct option *option)
-{
-    return option->type == OPTION_TEXT || option->type == OPTION_PATH;
-}
-
-static char **text_at(const struct option *option, void *base)
-{
-    assert(is_text(option));
-    return (char **)((char *)base + option->offset);
-}
-
-static int64_t *number_at(const struct option *option, void *base)
-{
-    assert(!is_text(option));
-    return (int64_t *)((char *)base + option->offset);
-}
-
-static int set_int(const struct option *option, void *base, const char *text, struct kr_err *err)
-{
-    char *end;
-    errno = 0;
-    long long value = strtoll(text, &end, 10);
-    bool digits = *text == '-' || *text == '+' || (*text >= '0' && *text <= '9');
-    if (!digits || end == text || *end || errno || value < option->min || value > option->max)
-        return kr_fail(err, KR_BAD_CONFIG,
-                       "%s is \"%.80s\", want a whole number from %" PRId64 " to %" PRId64,
-                       option->name, text, option->min, option->max);
-    *number_at(option, base) = value;
-    return 0;
-}
-
-static int set_choice(const struct option *option, void *base, const char *text, struct kr_err *err)
-{
-    char list[160] = "";
-    for (int i = 0; option->choices[i]; i++) {
-        if (strcmp(option->choices[i], text) == 0) {
-            *number_at(option, base) = i;
-            return 0;
-        }
-        size_t used = strlen(list);
-        const char *joint = i == 0 ? "" : option->choices[i + 1] ? ", " : " or ";
-        snprintf(list + used, sizeof list - used, "%s%s", joint, option->choices[i]);
-    }
-    return kr_fail(err, KR_BAD_CONFIG, "%s is \"%.80s\", want %s", option->name, text, list);
-}
-
-static int set_bool(const struct option *option, void *base, const char *text, struct kr_err *err)
-{
-    static const char *const words[] = {"no", "yes", "false", "true", "off", "on", "0", "1"};
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(words[i], text) == 0) {
-            *number_at(option, base) = (int64_t)(i & 1);
-            return 0;
-        }
-    return kr_fail(err, KR_BAD_CONFIG, "%s is \"%.80s\", want yes or no", option->name, text);
-}
-
-static int set_text(const struct option *option, void *base, const char *text, const char *folder,
-                    struct kr_err *err)
-{
-    char *value = NULL;
-    if (!*text)
-        return kr_fail(err, KR_BAD_CONFIG, "%s is empty, give it a value or leave it out",
-                       option->name);
-    if (option->type == OPTION_PATH && *text != '/' && folder) {
-        const char *joint = folder[strlen(folder) - 1] == '/' ? "" : "/";
-        if (asprintf(&value, "%s%s%s", folder, joint, text) < 0)
-            value = NULL;
-    } else {
-        value = strdup(text);
-    }
-    if (!value)
-        return kr_fail(err, KR_NO_MEMORY, "out of memory");
-    char **slot = text_at(option, base);
-    free(*slot);
-    *slot = value;
-    return 0;
-}
-
-int option_set(const struct option *option, void *base, const char *text, const char *folder,
-               struct kr_err *err)
-{
-    switch (option->type) {
-    case OPTION_INT:
-        return set_int(option, base, text, err);
-    case OPTION_CHOICE:
-        return set_choice(option, base, text, err);
-    case OPTION_BOOL:
-        return set_bool(option, base, text, err);
-    case OPTION_FLAG:
-        *number_at(option, base) = 1;
-        return 0;
-    case OPTION_TEXT:
-    case OPTION_PATH:
-        break;
-    }
-    return set_text(option, base, text, folder, err);
-}
-
-void option_format(const struct option *option, const void *base, char *buf, size_t size)
-{
-    const void *at = (const char *)base + option->offset;
-    if (is_text(option)) {
-        const char *text = *(char *const *)at;
-        snprintf(buf, size, "%s", text ? text : "");
-        return;
-    }
-    int64_t value = *(const int64_t *)at;
-    if (option->type == OPTION_CHOICE)
-        snprintf(buf, size, "%s", option->choices[value]);
-    else if (option->type == OPTION_INT)
-        snprintf(buf, size, "%" PRId64, value);
-    else
-        snprintf(buf, size, "%s", value ? "yes" : "no");
-}
-
-void settings_defaults(struct settings *s)
-{
-    *s = (struct settings){0};
-    for (size_t i = 0; i < SETTINGS; i++) {
-        const struct option *option = &daemon_options[i];
-        if (!option->fallback)
-            continue;
-        int failed = option_set(option, s, option->fallback, NULL, NULL);
-        assert(!failed);
-        (void)failed;
-    }
-}
-
-static void free_texts(const struct option *table, size_t count, void *base)
-{
-    for (size_t i = 0; i < count; i++)
-        if (is_text(&table[i])) {
-            free(*text_at(&table[i], base));
-            *text_at(&table[i], base) = NULL;
-        }
-}
-
-void settings_fini(struct settings *s)
-{
-    free_texts(daemon_options, SETTINGS, s);
-}
-
-void settings_merge(struct settings *to, struct settings *from)
-{
-    for (size_t i = 0; i < SETTINGS; i++) {
-        const struct option *option = &daemon_options[i];
-        if (!settings_has(from, (enum setting_id)i))
-            continue;
-        if (is_text(option)) {
-            free(*text_at(option, to));
-            *text_at(option, to) = *text_at(option, from);
-            *text_at(option, from) = NULL;
-        } else {
-            *number_at(option, to) = *number_at(option, from);
-        }
-        to->set |= UINT64_C(1) << i;
-    }
-}
+const struct option_table daemon_options = {daemon_rows, SETTINGS};
+const struct option_table profile_options = {profile_rows, PROFILE_KEYS};
 
 void profile_fini(struct profile *p)
 {
-    free_texts(profile_options, PROFILE_KEYS, p);
+    options_fini(&profile_options, p);
     free(p->name);
     p->name = NULL;
     kr_params_fini(&p->defaults);

@@ -1,51 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Every setting of the daemon stands once in a table: its name in kread.ini, its option on the
- * command line, type, range, default and help. The command line parser, the config file parser,
- * --help, --check-config and the manual read these tables.
- *
- * A struct settings is one layer of values (the config file's, or the command line's); `set` says
- * which of them were given. Texts are owned.
+ * The daemon's settings: those of [kread] and the command line, and those of a [profile NAME]. A
+ * struct settings is one layer of values, the config file's or the command line's.
  */
 #ifndef KR_OPTIONS_H
 #define KR_OPTIONS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-
-#include "proto/err.h"
 #include "proto/fields.h"
-
-enum option_type {
-    OPTION_TEXT,
-    OPTION_PATH, /* made absolute against the folder of whoever named it */
-    OPTION_INT,
-    OPTION_BOOL,
-    OPTION_CHOICE,
-    OPTION_FLAG /* command line only: present or not */
-};
-
-/* Where a setting may stand, and whether a reload applies it to the running daemon. */
-enum option_place { OPTION_ARGV = 1, OPTION_FILE = 2, OPTION_LIVE = 4 };
-
-struct option {
-    const char *name; /* as in kread.ini; on the command line '-' stands for '_' */
-    enum option_type type;
-    int places;                 /* enum option_place */
-    const char *value_name;     /* "FILE", for --help */
-    int64_t min, max;           /* OPTION_INT */
-    const char *const *choices; /* OPTION_CHOICE, NULL-terminated */
-    const char *fallback;       /* default as text; NULL: depends, the help says on what */
-    const char *help;
-    size_t offset; /* of the value: char * or int64_t */
-};
+#include "proto/settings/option.h"
 
 enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 enum socket_access { ACCESS_AUTO, ACCESS_OWNER, ACCESS_GROUP, ACCESS_EVERYONE };
 
-/* In the order of daemon_options[]. */
+/* In the order of daemon_options. */
 enum setting_id {
     S_CONFIG,
     S_PROFILE,
@@ -102,7 +69,7 @@ struct settings {
     int64_t inspect, check_config, json, version, help;
 };
 
-extern const struct option daemon_options[SETTINGS];
+extern const struct option_table daemon_options;
 
 /* The keys of a [profile NAME] section beside the generation defaults. */
 enum profile_key {
@@ -117,40 +84,17 @@ enum profile_key {
 };
 
 struct profile {
-    char *name;
-    int line;     /* of its section in the file */
     uint64_t set; /* 1 << enum profile_key */
+    char *name;
+    int line; /* of its section in the file */
     int64_t architecture, variant;
     char *diffusion_model, *text_encoder, *vae, *tokenizer;
     int64_t without_vision;
     struct kr_params defaults;
 };
 
-extern const struct option profile_options[PROFILE_KEYS];
-
-/* The option of that name among `count`, or NULL. `length` bytes of name count. */
-const struct option *option_find(const struct option *table, size_t count, const char *name,
-                                 size_t length);
-
-/* Puts text into the struct at base. A relative path is taken from `folder`. The error's sentence
- * starts with what the value is and says what is allowed; the caller prefixes where it stood. */
-int option_set(const struct option *option, void *base, const char *text, const char *folder,
-               struct kr_err *err);
-
-/* The value as the text that option_set() reads back; "" for a text that is not set. */
-void option_format(const struct option *option, const void *base, char *buf, size_t size);
-
-void settings_defaults(struct settings *s); /* values of the fallbacks, nothing marked as set */
-void settings_fini(struct settings *s);
-
-/* Moves what `from` has set over what `to` has. */
-void settings_merge(struct settings *to, struct settings *from);
+extern const struct option_table profile_options;
 
 void profile_fini(struct profile *p);
-
-static inline bool settings_has(const struct settings *s, enum setting_id id)
-{
-    return s->set >> id & 1;
-}
 
 #endif

@@ -12,16 +12,6 @@
 
 enum { VALUE_SIZE = 300 };
 
-static void swap_value(const struct option *option, struct settings *a, struct settings *b)
-{
-    bool text = option->type == OPTION_TEXT || option->type == OPTION_PATH;
-    size_t size = text ? sizeof(char *) : sizeof(int64_t);
-    char keep[sizeof(int64_t) > sizeof(char *) ? sizeof(int64_t) : sizeof(char *)];
-    memcpy(keep, (char *)a + option->offset, size);
-    memcpy((char *)a + option->offset, (char *)b + option->offset, size);
-    memcpy((char *)b + option->offset, keep, size);
-}
-
 /* 1: it differs and needs a restart. */
 static int reload_option(const struct option *option, struct settings *running,
                          struct settings *fresh, void (*tell)(bool, const char *))
@@ -34,7 +24,7 @@ static int reload_option(const struct option *option, struct settings *running,
     bool live = option->places & OPTION_LIVE;
     const char *from = *was ? was : "not set", *to = *is ? is : "not set";
     if (live) {
-        swap_value(option, running, fresh);
+        option_swap(option, running, fresh);
         snprintf(sentence, sizeof sentence, "%s is %s now; it was %s", option->name, to, from);
     } else {
         snprintf(sentence, sizeof sentence, "%s stays %s until kread is restarted; then it is %s",
@@ -86,10 +76,9 @@ int reload_settings(struct setup *running, struct setup *fresh,
                     void (*tell)(bool took_effect, const char *sentence))
 {
     int restart = 0;
-    for (int i = 0; i < SETTINGS; i++)
-        if (i != S_SOCKET && daemon_options[i].places & OPTION_FILE)
-            restart +=
-                reload_option(&daemon_options[i], &running->settings, &fresh->settings, tell);
+    for (const struct option *o = daemon_options.rows; o < daemon_options.rows + SETTINGS; o++)
+        if (o != &daemon_options.rows[S_SOCKET] && o->places & OPTION_FILE)
+            restart += reload_option(o, &running->settings, &fresh->settings, tell);
     if (strcmp(running->socket, fresh->socket) != 0) {
         char sentence[VALUE_SIZE];
         snprintf(sentence, sizeof sentence, "socket = %.200s needs a restart of kread",

@@ -16,6 +16,7 @@
 
 #include "daemon/server/access.h"
 #include "daemon/server/server.h"
+#include "proto/settings/ini.h"
 
 static const char demo_name[] = "demo";
 
@@ -162,9 +163,9 @@ static int choose_state_dir(struct setup *setup, struct kr_err *err)
 int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
 {
     *setup = (struct setup){0};
-    settings_defaults(&setup->settings);
     char *file = NULL;
-    if (config_find(argv->config, &file, err) < 0 ||
+    if (options_defaults(&daemon_options, &setup->settings, err) < 0 ||
+        ini_find(argv->config, &file, err) < 0 ||
         (file && config_load(file, &setup->config, err) < 0)) {
         free(file);
         setup_close(setup);
@@ -172,8 +173,8 @@ int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
     }
     free(file);
     int rc = choose_socket(setup, argv->socket, err);
-    settings_merge(&setup->settings, &setup->config.settings);
-    settings_merge(&setup->settings, argv);
+    options_merge(&daemon_options, &setup->settings, &setup->config.settings);
+    options_merge(&daemon_options, &setup->settings, argv);
     if (rc < 0 || choose_state_dir(setup, err) < 0 || choose_profile(setup, err) < 0) {
         setup_close(setup);
         return -1;
@@ -183,7 +184,7 @@ int setup_open(struct setup *setup, struct settings *argv, struct kr_err *err)
 
 void setup_close(struct setup *setup)
 {
-    settings_fini(&setup->settings);
+    options_fini(&daemon_options, &setup->settings);
     config_fini(&setup->config);
     config_fini(&setup->demo);
     free(setup->socket);
@@ -202,9 +203,9 @@ static const struct config *profile_file(const struct setup *setup)
 static int complete(const char *file, const struct profile *p, uint64_t also, struct kr_err *err)
 {
     for (int key = 0; key < PROFILE_KEYS; key++)
-        if (!profile_options[key].fallback && !((p->set | also) >> key & 1))
+        if (!profile_options.rows[key].fallback && !((p->set | also) >> key & 1))
             return kr_fail(err, KR_BAD_CONFIG, "%.200s:%d: [profile %.60s] has no %s", file,
-                           p->line, p->name, profile_options[key].name);
+                           p->line, p->name, profile_options.rows[key].name);
     return 0;
 }
 
@@ -227,8 +228,8 @@ int setup_profile(const struct setup *setup, struct engine_config *engine, struc
         return -1;
     *engine = (struct engine_config){
         .profile = p->name,
-        .architecture = profile_options[P_ARCHITECTURE].choices[p->architecture],
-        .variant = profile_options[P_VARIANT].choices[p->variant],
+        .architecture = profile_options.rows[P_ARCHITECTURE].choices[p->architecture],
+        .variant = profile_options.rows[P_VARIANT].choices[p->variant],
         .diffusion_model = s->diffusion_model ? s->diffusion_model : p->diffusion_model,
         .text_encoder = s->text_encoder ? s->text_encoder : p->text_encoder,
         .vae = s->vae ? s->vae : p->vae,
@@ -279,16 +280,6 @@ int setup_check(const struct setup *setup, FILE *notes, struct kr_err *err)
     return 0;
 }
 
-static void print_option(FILE *out, const struct option *option, const void *base)
-{
-    char value[4400];
-    option_format(option, base, value, sizeof value);
-    if (*value)
-        fprintf(out, "%s = %s\n", option->name, value);
-    else
-        fprintf(out, "; %s is not set\n", option->name);
-}
-
 /* A generation value as the profile and [generation] give it, in this order. */
 static void print_field(FILE *out, enum kr_field_id id, const struct kr_params *first,
                         const struct kr_params *second)
@@ -312,7 +303,7 @@ void setup_print_profile(const struct setup *setup, FILE *out)
     fprintf(out, "architecture = %s\nvariant = %s\n", e.architecture, e.variant);
     fprintf(out, "diffusion_model = %s\ntext_encoder = %s\n", e.diffusion_model, e.text_encoder);
     fprintf(out, "vae = %s\ntokenizer = %s\n", e.vae, e.tokenizer);
-    print_option(out, &profile_options[P_WITHOUT_VISION], setup->profile);
+    option_print(out, &profile_options.rows[P_WITHOUT_VISION], setup->profile);
     for (int id = 0; id < KR_FIELDS; id++)
         if (kr_fields[id].in_config)
             print_field(out, (enum kr_field_id)id, &e.profile_defaults, &e.generation_defaults);
@@ -330,8 +321,8 @@ void setup_print(const struct setup *setup, FILE *out)
             fprintf(out, "state_dir = %s\n", setup->state_dir);
         else if (i == S_DEFAULT_PROFILE)
             fprintf(out, "default_profile = %s\n", setup->profile ? setup->profile->name : "");
-        else if (daemon_options[i].places & OPTION_FILE)
-            print_option(out, &daemon_options[i], s);
+        else if (daemon_options.rows[i].places & OPTION_FILE)
+            option_print(out, &daemon_options.rows[i], s);
     if (!setup->profile)
         return;
     fprintf(out, "\n; from %s\n", profile_file(setup)->file);

@@ -5,7 +5,7 @@
 #ifndef KR_HTTP_LOG_H
 #define KR_HTTP_LOG_H
 
-#include "client/http/settings.h"
+enum log_level { LOG_LEVEL_ERROR, LOG_LEVEL_WARN, LOG_LEVEL_INFO, LOG_LEVEL_DEBUG };
 
 /* Lines above `level` are dropped. Under systemd lines carry the journal's priority and no time. */
 void log_init(enum log_level level);

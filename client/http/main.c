@@ -82,7 +82,8 @@ static int open_server(struct shim *shim, const struct listen_set *set, struct k
     if (shim->loop == NULL) {
         return kr_fail(err, KR_NO_MEMORY, "no memory for the loop");
     }
-    if (client_socket_path(shim->settings.socket, &path, err) != 0 || server_open(shim, err) != 0) {
+    if (client_socket_path(shim->settings.socket, shim->settings.config, &path, err) != 0 ||
+        server_open(shim, err) != 0) {
         return -1;
     }
     upstream_init(&shim->up, shim->loop, path);
@@ -145,32 +146,32 @@ static int run(struct shim *shim, const struct listen_set *set)
 int main(int argc, char **argv)
 {
     struct shim shim = {.loop = NULL};
-    struct settings *s = &shim.settings;
+    struct http_settings *s = &shim.settings;
     struct listen_set set;
     struct kr_err err;
     bool usage;
     int status;
-    if (settings_read(argc, argv, s, &usage, &err) != 0) {
-        status = fail(usage && err.code == KR_BAD_CONFIG ? EXIT_USAGE : EXIT_NO_START, &err);
+    if (http_settings_read(argc, argv, s, &usage, &err) != 0) {
+        status = fail(usage ? EXIT_USAGE : EXIT_NO_START, &err);
     } else if (s->help || s->version) {
         if (s->help) {
-            settings_help(stdout);
+            http_settings_help(stdout);
         } else {
             puts("kread-http " KR_VERSION);
         }
         status = printed();
     } else if ((s->token_file && token_read(s->token_file, &shim.token, &err) != 0) ||
-               listen_open(&set, s->listen, !settings_has(s, H_LISTEN), shim.token != NULL,
+               listen_open(&set, s->listen, !option_given(s, H_LISTEN), shim.token != NULL,
                            s->check_config != 0, &err) != 0) {
         status = fail(EXIT_NO_START, &err);
     } else if (s->check_config) {
-        settings_print(s, stdout);
+        http_settings_print(s, stdout);
         status = printed();
     } else {
         log_init((enum log_level)s->log_level);
         status = run(&shim, &set);
     }
     free(shim.token);
-    settings_fini(s);
+    options_fini(&http_options, s);
     return status;
 }

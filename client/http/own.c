@@ -21,7 +21,7 @@ static int64_t smaller(int64_t own, int64_t daemon)
 
 struct policy shim_policy(const struct shim *shim)
 {
-    const struct settings *s = &shim->settings;
+    const struct http_settings *s = &shim->settings;
     const struct facts *f = &shim->up.facts;
     const struct kr_params *p = &f->defaults;
     return (struct policy){.keep_sampling = s->honour_client_sampling || !f->turbo,

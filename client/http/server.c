@@ -147,7 +147,7 @@ static void throw_out(struct conn *conn)
 /* Makes room for one more from that address. false: everybody is busy. */
 static bool make_room(struct server *server, const struct in6_addr *from)
 {
-    const struct settings *s = &server->shim->settings;
+    const struct http_settings *s = &server->shim->settings;
     int64_t same = 0;
     struct conn *oldest = NULL, *oldest_same = NULL;
     for (struct conn *conn = server->conns; conn != NULL; conn = conn->next) {

@@ -23,7 +23,7 @@ enum { STATUS_CLASSES = 6 }; /* 1xx to 5xx, by their first digit */
 
 struct shim {
     struct loop *loop;
-    struct settings settings;
+    struct http_settings settings;
     struct upstream up;
     struct server *server;
     char *token;            /* NULL: nothing is asked */

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "client/client.h"
 #include "client/http/guard.h"
+#include "proto/settings/small_file.h"
 
 static int check(const char *path, const char *token, size_t length, struct kr_err *err)
 {
@@ -31,7 +31,7 @@ int token_read(const char *path, char **token, struct kr_err *err)
     struct kr_err why;
     size_t size;
     *token = NULL;
-    if (client_read_file(path, token, &size, &why) != 0) {
+    if (small_file_read(path, token, &size, &why) != 0) {
         return kr_fail(err, why.code, "token_file %s", why.text);
     }
     size_t length = 0;

@@ -20,7 +20,7 @@ int ctl_connect(const struct cli *cli, struct client **client, struct kr_err *er
 {
     char *path;
     *client = NULL;
-    if (client_socket_path(cli->socket, &path, err) != 0) {
+    if (client_socket_path(cli->socket, NULL, &path, err) != 0) {
         return -1;
     }
     int rc = client_open(path, "kreactl " KR_VERSION, cli->wake, client, err);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "client/http/settings.h"
 #include "client/kreactl/cli.h"
 #include "daemon/options.h"
 #include "proto/fields.h"
@@ -32,14 +33,14 @@ static const char *text(const char *format, ...)
     return keep(n < 0 ? NULL : made);
 }
 
-const char *rows_range(int64_t min, int64_t max)
+static const char *range(int64_t min, int64_t max)
 {
     return text("%" PRId64 " to %" PRId64, min, max);
 }
 
-const char *const rows_yes_no[] = {"yes", "no", NULL};
+static const char *const yes_no[] = {"yes", "no", NULL};
 
-const char *rows_dashed(const char *name)
+static const char *dashed(const char *name)
 {
     char *copy = strdup(name);
     for (char *c = copy; c && *c; c++)
@@ -65,7 +66,7 @@ static enum row_value file_or_folder(const char *value_name)
 
 static struct row of_option(const struct option *o, bool on_argv)
 {
-    struct row row = {.name = on_argv ? rows_dashed(o->name) : o->name,
+    struct row row = {.name = on_argv ? dashed(o->name) : o->name,
                       .value = ROW_WORD,
                       .value_name = o->value_name,
                       .help = o->help,
@@ -81,10 +82,10 @@ static struct row of_option(const struct option *o, bool on_argv)
     }
     if (o->type == OPTION_BOOL) {
         row.value = ROW_CHOICE;
-        row.choices = rows_yes_no;
+        row.choices = yes_no;
     }
     if (o->type == OPTION_INT)
-        row.range = rows_range(o->min, o->max);
+        row.range = range(o->min, o->max);
     if (row.value != ROW_NOTHING && row.value != ROW_CHOICE && !row.value_name)
         row.value_name = o->type == OPTION_INT ? "N" : "PATH";
     return row;
@@ -95,7 +96,7 @@ static struct row of_field(const struct kr_field *f, bool on_argv)
     static const char *const value_names[] = {
         [KR_T_TEXT] = "TEXT", [KR_T_INT] = "N", [KR_T_REAL] = "X"};
     const char *blank = f->unit[0] ? " " : "";
-    struct row row = {.name = on_argv ? rows_dashed(f->name) : f->name,
+    struct row row = {.name = on_argv ? dashed(f->name) : f->name,
                       .value = ROW_WORD,
                       .help = f->help,
                       .fallback = f->fallback};
@@ -127,12 +128,18 @@ static struct row of_cli(const struct cli_option_row *o)
 
 /* -------------------------------------------------------------------------------- gathered --- */
 
-static struct rows of_kread(void)
+static struct rows of_table(const struct option_table *table, enum option_place place)
 {
     struct rows rows = {.count = 0};
-    for (int i = 0; i < SETTINGS; i++)
-        if (daemon_options[i].places & OPTION_ARGV)
-            rows_add(&rows, of_option(&daemon_options[i], true));
+    for (const struct option *o = table->rows; o < table->rows + table->count; o++)
+        if (o->places & (int)place)
+            rows_add(&rows, of_option(o, place == OPTION_ARGV));
+    return rows;
+}
+
+static struct rows of_kread(void)
+{
+    struct rows rows = of_table(&daemon_options, OPTION_ARGV);
     rows.row[rows.count - 1].letter = 'h'; /* --help is the table's last, and -h the one letter */
     assert(strcmp(rows.row[rows.count - 1].name, "help") == 0);
     return rows;
@@ -161,7 +168,7 @@ struct rows rows_options(const char *program)
     if (strcmp(program, "kread") == 0)
         return of_kread();
     if (strcmp(program, "kread-http") == 0)
-        return rows_http(true);
+        return of_table(&http_options, OPTION_ARGV);
     if (strcmp(program, "kreactl") == 0)
         add_cli(&rows, CLI_EVERYWHERE);
     else
@@ -173,14 +180,11 @@ struct rows rows_settings(const char *section)
 {
     struct rows rows = {.count = 0};
     if (strcmp(section, "http") == 0)
-        return rows_http(false);
+        return of_table(&http_options, OPTION_FILE);
     if (strcmp(section, "kread") == 0)
-        for (int i = 0; i < SETTINGS; i++)
-            if (daemon_options[i].places & OPTION_FILE)
-                rows_add(&rows, of_option(&daemon_options[i], false));
+        return of_table(&daemon_options, OPTION_FILE);
     if (strcmp(section, "profile") == 0)
-        for (int i = 0; i < PROFILE_KEYS; i++)
-            rows_add(&rows, of_option(&profile_options[i], false));
+        return of_table(&profile_options, OPTION_FILE);
     if (strcmp(section, "generation") == 0)
         for (int i = 0; i < KR_FIELDS; i++)
             if (kr_fields[i].in_config)

@@ -31,9 +31,6 @@ struct rows {
 };
 
 void rows_add(struct rows *rows, struct row row);
-const char *rows_dashed(const char *name);        /* "max-pixels" */
-const char *rows_range(int64_t min, int64_t max); /* "1 to 1000" */
-extern const char *const rows_yes_no[];
 
 /* What `kread`, `kread-http`, `kreactl` (the options that all commands take), or a command of
  * kreactl ("generate") takes. */
@@ -41,9 +38,5 @@ struct rows rows_options(const char *program);
 
 /* The settings of a section of kread.ini: "kread", "profile", "generation", "http". */
 struct rows rows_settings(const char *section);
-
-/* Of these, what belongs to kread-http: on the command line, or in its section of the file. Its
- * tables have names that the daemon's have too, so it is a file of its own, linked apart. */
-struct rows rows_http(bool on_argv);
 
 #endif

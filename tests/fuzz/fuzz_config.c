@@ -65,12 +65,12 @@ static void check_refusal(const char *path, int fd, const uint8_t *data, size_t 
 }
 
 /* `all`: every value holds something, else only those that are set. */
-static void check_values(const struct option *table, size_t count, const void *base, uint64_t set,
-                         bool all)
+static void check_values(const struct option_table *rows, const void *base, bool all)
 {
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < rows->count; i++) {
+        const struct option *table = rows->rows;
         const void *at = (const char *)base + table[i].offset;
-        bool is_set = set >> i & 1;
+        bool is_set = option_given(base, (unsigned)i);
         assert(!is_set || table[i].places & OPTION_FILE);
         if (table[i].type == OPTION_TEXT || table[i].type == OPTION_PATH) {
             const char *text = *(char *const *)at;
@@ -94,7 +94,7 @@ static void check_config(const struct config *config)
     for (size_t i = 0; i < config->profile_count; i++) {
         const struct profile *p = &config->profiles[i];
         assert(config_profile(config, p->name) == p && p->line > 0);
-        check_values(profile_options, PROFILE_KEYS, p, p->set, false);
+        check_values(&profile_options, p, false);
         for (int id = 0; id < KR_FIELDS; id++)
             assert(kr_fields[id].in_config ||
                    !(kr_has(&p->defaults, id) || kr_has(&config->generation, id)));
@@ -150,7 +150,7 @@ static void check_start(char *path, int fd, const struct setup *setup)
     char *notes;
     size_t size;
     assert(setup->socket && *setup->socket);
-    check_values(daemon_options, SETTINGS, &setup->settings, setup->settings.set, true);
+    check_values(&daemon_options, &setup->settings, true);
     FILE *out = open_memstream(&notes, &size);
     assert(out);
     int rc = setup_check(setup, out, &err);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "proto/settings/small_file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-#include "client/client.h"
 
 enum { MAX_FILE = 1 << 20 };
 
@@ -38,7 +38,7 @@ static int read_all(int fd, char *text, size_t *size)
     return 0;
 }
 
-int client_read_file(const char *path, char **text, size_t *size, struct kr_err *err)
+int small_file_read(const char *path, char **text, size_t *size, struct kr_err *err)
 {
     int fd = open_plain(path, err), rc = -1;
     *text = fd < 0 ? NULL : malloc(MAX_FILE + 2);
