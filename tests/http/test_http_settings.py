@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from harness import Daemon, clean_env, wait_until
+from harness import FAKE, Daemon, clean_env, wait_until
 from shim import KREAD_HTTP, Shim, request
 
 
@@ -23,7 +23,7 @@ def test_help_names_every_setting(tmp_path):
     done = run(tmp_path, "--help")
     assert done.returncode == 0 and not done.stderr
     shown = run(tmp_path, "--check-config", config="").stdout
-    for name in re.findall(r"^;?([a-z_]+) = ", shown, re.M):
+    for name in re.findall(r"^(?:; )?([a-z_]+) (?:= |is not set)", shown, re.M):
         assert re.search(r"^  (--)?%s\b" % name.replace("_", "[-_]"), done.stdout, re.M), name
     assert run(tmp_path, "-h").stdout == done.stdout
     assert all(len(line) <= 100 for line in done.stdout.splitlines())
@@ -76,12 +76,25 @@ def test_the_file_is_the_daemons_too(tmp_path):
     assert again.stdout == done.stdout
 
 
-def test_the_daemons_socket_is_found_in_the_file(tmp_path):
+@pytest.mark.parametrize("where", ["found", "named", "linked"])
+def test_the_daemons_socket_is_found_in_the_file(tmp_path, where):
+    """A relative path starts where the daemon starts it: from the folder of the name, not of what it links to."""
     with Daemon(tmp_path) as daemon:
-        (tmp_path / "kread").mkdir()
-        (tmp_path / "kread" / "kread.ini").write_text("[kread]\nsocket = ../kread.sock\n")
+        file = tmp_path / ("other" if where == "named" else "kread") / "kread.ini"
+        file.parent.mkdir()
+        text = "[kread]\nsocket = ../kread.sock\ndefault_profile = p\n[profile p]\narchitecture = krea2\nvariant = turbo\n" \
+               + "".join("%s = x\n" % key for key in ("diffusion_model", "text_encoder", "vae", "tokenizer"))
+        if where == "linked":
+            (tmp_path / "a" / "b" / "c").mkdir(parents=True)
+            (tmp_path / "a" / "b" / "c" / "ini").write_text(text)
+            file.symlink_to(tmp_path / "a" / "b" / "c" / "ini")
+        else:
+            file.write_text(text)
+        checked = subprocess.run([FAKE, "--check-config", "--config", str(file)], env=clean_env(tmp_path), stdout=subprocess.PIPE, text=True)
+        assert "socket = %s/../kread.sock\n" % file.parent in checked.stdout
+        more = ["--config", str(file)] if where == "named" else []
         log = open(tmp_path / "h.log", "w+")
-        p = subprocess.Popen([KREAD_HTTP, "--listen", "127.0.0.1:0"], env=clean_env(tmp_path), stderr=log)
+        p = subprocess.Popen([KREAD_HTTP, "--listen", "127.0.0.1:0", *more], env=clean_env(tmp_path), stderr=log)
         wait_until(lambda: "kread is ready" in open(tmp_path / "h.log").read())
         p.terminate()
         assert p.wait(60) == 0 and daemon
