@@ -232,6 +232,7 @@ struct job *job_new(struct server *server, struct conn *owner, struct kr_params 
     *params = (struct kr_params){0};
     job->detach = kr_has(&job->params, KR_F_DETACH) && job->params.detach;
     job->wait = -1;
+    job->record = SPOOL_RECORD;
     if (job->detach)
         job->pictures = calloc((size_t)job->params.count, sizeof *job->pictures);
     if (owner && owner->name)

@@ -70,7 +70,8 @@ struct job {
     void *preview; /* the newest, a PNG; NULL: none */
     size_t preview_size;
     struct kept *pictures;  /* params.count of them where detach is set, else NULL */
-    int64_t attempts, made; /* as in its record */
+    int64_t record;         /* what its record in the spool is, SPOOL_RECORD before it ended */
+    int64_t attempts, made; /* as in it */
     struct engine_times times;
     struct kr_err error; /* JOB_FAILED; while `ending`: how it will end */
 };

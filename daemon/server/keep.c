@@ -162,7 +162,7 @@ static struct task *record_task(struct job *job, enum kr_record_state state,
         return NULL;
     }
     task->data = data;
-    spool_record_name(task->name, job->id);
+    spool_name(task->name, job->id, SPOOL_RECORD);
     return task;
 }
 
@@ -249,21 +249,26 @@ void keep_begin(struct job *job)
     }
 }
 
-/* Where the end cannot be written, a full disk may still let go of things: rather no trace of a job
- * that failed than one that runs again. What is done has all its pictures and needs no record to be
- * known as done. */
+/* Where the end cannot be written, a full disk may still give the record another name, which tells
+ * it, and let go of the pictures; where it does neither, rather no trace of a job that failed than
+ * one that runs again. What is done has all its pictures and needs no record to be known as done.
+ */
 static void work_end(struct task *task)
 {
     const struct spool *spool = &task->server->keep.spool;
     char name[SPOOL_NAME];
     work_write(task);
-    if (task->rc == 0 || task->index == 0)
+    if (task->rc == 0 || task->record == SPOOL_RECORD)
         return;
+    spool_name(name, task->number, task->record);
+    if (spool_rename(spool, task->name, name, NULL) < 0)
+        task->record = SPOOL_RECORD;
     for (int64_t i = 0; i < task->index; i++) {
-        spool_picture_name(name, task->number, i);
+        spool_name(name, task->number, i);
         spool_remove(spool, name, NULL);
     }
-    spool_remove(spool, task->name, NULL);
+    if (task->record == SPOOL_RECORD)
+        spool_remove(spool, task->name, NULL);
 }
 
 static void drop_picture(struct keep *keep, struct kept *picture)
@@ -281,9 +286,11 @@ static void done_end(struct task *task)
     struct job *job = task->job;
     const struct kr_err how = job->error;
     note_failure(task);
-    if (task->rc < 0)
+    if (task->rc < 0) {
+        job->record = task->record;
         for (int64_t i = 0; i < task->index; i++)
             drop_picture(&job->server->keep, &job->pictures[i]);
+    }
     job_end(job, &how);
     if (task->conn)
         methods_answer_cancel(task->conn, task->request_id, job);
@@ -309,6 +316,9 @@ void keep_end(struct job *job, const struct kr_err *how, struct conn *conn, uint
     task->request_id = request_id;
     task->number = job->id;
     task->index = how->code == KR_OK ? 0 : job->params.count;
+    task->record = how->code == KR_OK          ? SPOOL_RECORD
+                   : how->code == KR_CANCELLED ? SPOOL_CANCELLED
+                                               : SPOOL_FAILED;
     push(task);
 }
 
@@ -353,7 +363,7 @@ struct task *keep_fetch(struct job *job, int64_t index, void (*done)(struct task
         return NULL;
     }
     task->index = index;
-    spool_picture_name(task->name, job->id, index);
+    spool_name(task->name, job->id, index);
     push(task);
     return task;
 }
@@ -395,7 +405,7 @@ static void remove_picture(struct job *job, int64_t index)
         return;
     drop_picture(&job->server->keep, &job->pictures[index]);
     job->server->jobs.crowded = true;
-    spool_picture_name(name, job->id, index);
+    spool_name(name, job->id, index);
     remove_file(job->server, name);
 }
 
@@ -404,7 +414,7 @@ void keep_remove(struct job *job)
     char name[SPOOL_NAME];
     if (!spool_is_open(&job->server->keep.spool))
         return;
-    spool_record_name(name, job->id);
+    spool_name(name, job->id, job->record);
     remove_file(job->server, name);
 }
 

@@ -36,7 +36,8 @@ struct task {
     char name[SPOOL_NAME]; /* of the file */
     void *data;            /* to be written, or what was read; owned */
     size_t size;
-    int64_t index;     /* of a picture */
+    int64_t index;     /* of a picture, or how many there are */
+    int64_t record;    /* what the record becomes where it cannot be written */
     uint64_t number;   /* to be reserved */
     char warning[480]; /* for the answer */
     int rc;

@@ -17,7 +17,7 @@
 /* A file of jobs/. */
 struct entry {
     uint64_t job;
-    int64_t index; /* -1: the record */
+    int64_t what; /* SPOOL_RECORD and the like, or a picture's index */
     size_t size;
 };
 
@@ -27,7 +27,7 @@ struct listing {
     bool failed;
 };
 
-static void add_entry(void *user, const char *name, uint64_t job, int64_t index, size_t size)
+static void add_entry(void *user, const char *name, uint64_t job, int64_t what, size_t size)
 {
     struct listing *list = user;
     (void)name;
@@ -41,7 +41,7 @@ static void add_entry(void *user, const char *name, uint64_t job, int64_t index,
         list->entries = grown;
         list->room = room;
     }
-    list->entries[list->count++] = (struct entry){job, index, size};
+    list->entries[list->count++] = (struct entry){job, what, size};
 }
 
 /* By job, its record first. */
@@ -50,17 +50,14 @@ static int by_job(const void *a, const void *b)
     const struct entry *x = a, *y = b;
     if (x->job != y->job)
         return x->job < y->job ? -1 : 1;
-    return (x->index > y->index) - (x->index < y->index);
+    return (x->what > y->what) - (x->what < y->what);
 }
 
 static void set_aside(struct server *server, const struct entry *e, const char *why)
 {
     char name[SPOOL_NAME];
     struct kr_err err;
-    if (e->index < 0)
-        spool_record_name(name, e->job);
-    else
-        spool_picture_name(name, e->job, e->index);
+    spool_name(name, e->job, e->what);
     if (spool_set_aside(&server->keep.spool, name, &err) < 0)
         server_log(server, SERVER_WARN, "%s (%s)", err.text, why);
     else
@@ -85,6 +82,7 @@ static struct job *make_job(struct server *server, struct kr_record *r, const st
     job->uid = (uid_t)r->uid;
     job->client = r->client;
     r->client = NULL;
+    job->record = e->what;
     job->attempts = r->attempts;
     job->made = r->made;
     job->submitted_at = r->submitted_at;
@@ -98,13 +96,15 @@ static struct job *make_job(struct server *server, struct kr_record *r, const st
                                        .png = r->png,
                                        .peak = (size_t)r->peak};
     for (size_t i = 1; i < count; i++) {
-        if (e[i].index >= job->params.count) {
-            set_aside(server, &e[i], "its job makes fewer pictures");
+        int64_t index = e[i].what;
+        if (index < 0 || index >= job->params.count) {
+            set_aside(server, &e[i],
+                      index < 0 ? "its job has ended" : "its job makes fewer pictures");
             continue;
         }
-        keep_made(job, e[i].index, e[i].size);
-        job->pictures[e[i].index].fetched = r->fetched >> e[i].index & 1;
-        server->keep.fetched += job->pictures[e[i].index].fetched;
+        keep_made(job, index, e[i].size);
+        job->pictures[index].fetched = r->fetched >> index & 1;
+        server->keep.fetched += job->pictures[index].fetched;
     }
     return job;
 }
@@ -146,13 +146,22 @@ static void take_queued(struct server *server, struct job *job, const struct kr_
     job_finish(job, &err);
 }
 
+/* The name says how it ended, the record does not. */
+static void end_record(int64_t what, struct kr_record *r)
+{
+    r->state = what == SPOOL_CANCELLED ? KR_RECORD_CANCELLED : KR_RECORD_FAILED;
+    if (r->state == KR_RECORD_FAILED)
+        kr_fail(&r->error, KR_IO,
+                "it failed, and the state directory had no room to keep the reason");
+}
+
 static int read_record(struct server *server, const struct entry *e, struct kr_record *r,
                        struct kr_err *err)
 {
     char name[SPOOL_NAME];
     void *data;
     size_t size;
-    spool_record_name(name, e->job);
+    spool_name(name, e->job, e->what);
     if (spool_read(&server->keep.spool, name, KR_MAX_RECORD, &data, &size, err) < 0)
         return -1;
     int rc = kr_record_read(r, data, size, err);
@@ -161,6 +170,8 @@ static int read_record(struct server *server, const struct entry *e, struct kr_r
         rc = kr_fail(err, KR_BAD_FILE, "it is the record of job %" PRId64, r->job);
         kr_record_fini(r);
     }
+    if (rc == 0 && e->what != SPOOL_RECORD && r->state == KR_RECORD_QUEUED)
+        end_record(e->what, r);
     return rc;
 }
 
@@ -169,8 +180,8 @@ static int take_job(struct server *server, const struct entry *e, size_t count, 
 {
     struct kr_record r;
     struct kr_err why;
-    int rc = e->index < 0 ? read_record(server, e, &r, &why)
-                          : kr_fail(&why, KR_BAD_FILE, "its job has no record");
+    int rc = e->what < 0 ? read_record(server, e, &r, &why)
+                         : kr_fail(&why, KR_BAD_FILE, "its job has no record");
     if (rc < 0 && why.code == KR_NO_MEMORY)
         return kr_fail(err, KR_NO_MEMORY, "%s", why.text);
     if (rc < 0 && why.code != KR_BAD_FILE) /* it may be fine the next time */

@@ -16,24 +16,26 @@ static const char part[] = ".part";
 
 /* ---------------------------------------------------------------------------- names ---------- */
 
-void spool_record_name(char name[SPOOL_NAME], uint64_t job)
+static const char *const suffixes[] = {"job", "failed", "cancelled"}; /* of SPOOL_RECORD and on */
+
+void spool_name(char name[SPOOL_NAME], uint64_t job, int64_t what)
 {
-    snprintf(name, SPOOL_NAME, "%" PRIu64 ".job", job);
+    if (what >= 0)
+        snprintf(name, SPOOL_NAME, "%" PRIu64 "-%" PRId64 ".png", job, what);
+    else
+        snprintf(name, SPOOL_NAME, "%" PRIu64 ".%s", job, suffixes[SPOOL_RECORD - what]);
 }
 
-void spool_picture_name(char name[SPOOL_NAME], uint64_t job, int64_t index)
+bool spool_parse_name(const char *name, uint64_t *job, int64_t *what)
 {
-    snprintf(name, SPOOL_NAME, "%" PRIu64 "-%" PRId64 ".png", job, index);
-}
-
-bool spool_parse_name(const char *name, uint64_t *job, int64_t *index)
-{
-    char again[SPOOL_NAME];
-    if (sscanf(name, "%" SCNu64 "-%" SCNd64 ".png", job, index) == 2 && *index >= 0) {
-        spool_picture_name(again, *job, *index);
-    } else if (sscanf(name, "%" SCNu64 ".job", job) == 1) {
-        *index = -1;
-        spool_record_name(again, *job);
+    char again[SPOOL_NAME], suffix[16];
+    if (sscanf(name, "%" SCNu64 "-%" SCNd64 ".png", job, what) == 2 && *what >= 0) {
+        spool_name(again, *job, *what);
+    } else if (sscanf(name, "%" SCNu64 ".%15s", job, suffix) == 2) {
+        *what = strcmp(suffix, suffixes[1]) == 0   ? SPOOL_FAILED
+                : strcmp(suffix, suffixes[2]) == 0 ? SPOOL_CANCELLED
+                                                   : SPOOL_RECORD;
+        spool_name(again, *job, *what);
     } else {
         return false;
     }
@@ -191,6 +193,14 @@ int spool_remove(const struct spool *s, const char *name, struct kr_err *err)
     return drop(s->jobs_fd, name) == 0 || errno == ENOENT ? 0 : failed(s, "remove", name, err);
 }
 
+int spool_rename(const struct spool *s, const char *name, const char *to, struct kr_err *err)
+{
+    if (move(s->jobs_fd, name, s->jobs_fd, to) < 0)
+        return failed(s, "rename", name, err);
+    sync_file(s->jobs_fd);
+    return 0;
+}
+
 /* ---------------------------------------------------------------------------- damaged/ ------- */
 
 int spool_set_aside(const struct spool *s, const char *name, struct kr_err *err)
@@ -241,7 +251,7 @@ static bool is_part(const char *name)
 }
 
 int spool_list(const struct spool *s,
-               void (*each)(void *user, const char *name, uint64_t job, int64_t index, size_t size),
+               void (*each)(void *user, const char *name, uint64_t job, int64_t what, size_t size),
                void *user, struct kr_err *err)
 {
     int fd = open_folder(s->jobs_fd, ".");
@@ -256,12 +266,12 @@ int spool_list(const struct spool *s,
     while ((errno = 0, e = readdir(folder))) {
         struct stat st;
         uint64_t job;
-        int64_t index;
+        int64_t what;
         if (is_part(e->d_name))
             drop(s->jobs_fd, e->d_name);
-        else if (spool_parse_name(e->d_name, &job, &index) &&
+        else if (spool_parse_name(e->d_name, &job, &what) &&
                  fstatat(s->jobs_fd, e->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0)
-            each(user, e->d_name, job, index, (size_t)st.st_size);
+            each(user, e->d_name, job, what, (size_t)st.st_size);
     }
     int rc = errno ? failed(s, "list", "jobs/", err) : 0;
     closedir(folder);

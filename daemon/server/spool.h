@@ -5,6 +5,8 @@
  *   DIR/lock                 locked while a daemon uses DIR
  *   DIR/number               a decimal number: no job has had a higher one
  *   DIR/jobs/JOB.job         a job's record (proto/record.h)
+ *   DIR/jobs/JOB.failed      its last one: it failed, and a full disk did not take that record;
+ *   DIR/jobs/JOB.cancelled   it was cancelled likewise
  *   DIR/jobs/JOB-INDEX.png   a finished picture of it
  *   DIR/damaged/             what could not be read, under its name
  *
@@ -28,6 +30,9 @@
 
 enum { SPOOL_NAME = 64 }; /* bytes that a file's name fits in */
 
+/* What a file of a job is; from 0 on the picture of that index. */
+enum { SPOOL_RECORD = -1, SPOOL_FAILED = -2, SPOOL_CANCELLED = -3 };
+
 struct spool {
     char *dir;
     int lock_fd, dir_fd, jobs_fd; /* -1: not open */
@@ -39,10 +44,9 @@ int spool_open(struct spool *s, const char *dir, struct kr_err *err);
 void spool_close(struct spool *s); /* also of one that is not open */
 bool spool_is_open(const struct spool *s);
 
-void spool_record_name(char name[SPOOL_NAME], uint64_t job);
-void spool_picture_name(char name[SPOOL_NAME], uint64_t job, int64_t index);
-/* The job of a name in jobs/, and the picture or -1 for the record. false: it is neither. */
-bool spool_parse_name(const char *name, uint64_t *job, int64_t *index);
+void spool_name(char name[SPOOL_NAME], uint64_t job, int64_t what);
+/* false: it is no file of a job. */
+bool spool_parse_name(const char *name, uint64_t *job, int64_t *what);
 
 /* A file in jobs/. Reading refuses what is longer than `most` or no plain file (KR_BAD_FILE); *data
  * is the caller's to free. Removing what is not there is no error. */
@@ -52,12 +56,16 @@ int spool_read(const struct spool *s, const char *name, size_t most, void **data
                struct kr_err *err);
 int spool_remove(const struct spool *s, const char *name, struct kr_err *err);
 
+/* Gives a file in jobs/ another name, which a full disk may still do. Whether that outlives a power
+ * cut is for the disk to say. */
+int spool_rename(const struct spool *s, const char *name, const char *to, struct kr_err *err);
+
 /* Moves it from jobs/ to damaged/, next to what has that name already. */
 int spool_set_aside(const struct spool *s, const char *name, struct kr_err *err);
 
 /* Calls `each` for every job file; what an interrupted write left behind is removed. */
 int spool_list(const struct spool *s,
-               void (*each)(void *user, const char *name, uint64_t job, int64_t index, size_t size),
+               void (*each)(void *user, const char *name, uint64_t job, int64_t what, size_t size),
                void *user, struct kr_err *err);
 int64_t spool_damaged(const struct spool *s); /* how many files lie in damaged/ */
 

@@ -128,7 +128,7 @@ static int save(const struct run *run, int64_t index, const void *png, size_t si
         return -1;
     if (!run->job->detach)
         return 0;
-    spool_picture_name(name, run->job->id, index);
+    spool_name(name, run->job->id, index);
     return spool_write(w->spool, name, png, size, err);
 }
 

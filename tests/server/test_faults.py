@@ -46,9 +46,9 @@ def want(tmp_path_factory):
 
 
 class Fault:
-    def __init__(self, shim, folder, call, n, what, below=None):
+    def __init__(self, shim, folder, call, n, what, below=None, then=""):
         self.mark = os.path.join(str(folder), "mark")
-        self.env = {"LD_PRELOAD": shim, "KREAD_FAULT": "%s:%d:%s" % (call, n, what),
+        self.env = {"LD_PRELOAD": shim, "KREAD_FAULT": "%s:%d:%s%s" % (call, n, what, then),
                     "KREAD_FAULT_MARK": self.mark}
         if below:
             self.env["KREAD_FAULT_DIR"] = below
@@ -71,6 +71,7 @@ class Session:
 
     def __init__(self):
         self.accepted, self.served = [], []  # job numbers; served: all pictures were fetched
+        self.told = {}  # how they ended
         self.wrong = False
 
     def run(self, d, want):
@@ -79,7 +80,8 @@ class Session:
             for _ in range(2):
                 job = c.generate("x", detach=True, count=COUNT, seed=SEED, steps=2)["job"]
                 self.accepted.append(job)
-                if c.finish(job)[0] == "done":
+                self.told[job] = c.finish(job)[0]
+                if self.told[job] == "done":
                     got = [c.call("fetch", job=job, index=i)["png"] for i in range(COUNT)]
                     self.wrong |= got != want
                     self.served.append(job)
@@ -89,18 +91,20 @@ class Session:
         assert not self.wrong
 
 
-def check_after(folder, session, want, failed=()):
-    """What the next start makes of it: jobs that were not told as failed are done, with their
-    pictures, but for those that were fetched and made room."""
+def check_after(folder, session, want, ends=("done",), gone=()):
+    """What the next start makes of it: jobs have ended as was told, others in one of `ends`. Those that
+    are done have their pictures, but for those that were fetched and made room."""
     with Daemon(folder) as d:
         c = Client(d)
         wait_until(lambda: c.call("status")["spool"]["unfinished"] == 0, "the end of all jobs")
         found = {j["job"]: j for j in c.call("jobs")["jobs"]}
         for job in session.accepted:
             if job not in found:
-                assert job in failed, "job %d was lost" % job
+                assert job in gone, "job %d was lost" % job
                 continue
-            assert found[job]["state"] == ("failed" if job in failed else "done"), found[job]
+            state = found[job]["state"]
+            assert state in ends if session.told.get(job, "lost") == "lost" else state == session.told[job], found[job]
+            assert state != "failed" or found[job]["error"]["code"] == "io"
             for i in range(COUNT if found[job]["state"] == "done" else 0):
                 try:
                     assert c.call("fetch", job=job, index=i)["png"] == want[i]
@@ -169,7 +173,8 @@ def test_failing_at_every_call(tmp_path, shim, want, call, what):
         if not fault.happened():
             assert len(session.served) == 2
             break
-        check_after(folder, session, want, failed)
+        session.told.update((job, "failed") for job in failed)
+        check_after(folder, session, want)
         shutil.rmtree(folder)
 
 
@@ -211,7 +216,8 @@ def test_a_start_with_faults(tmp_path, shim, want, call, what):
         if not fault.happened() or what not in ("kill", "after"):
             assert d.stop() == 0
         assert d.wait() in (0, -signal.SIGKILL) and len(failed) <= 1
-        check_after(folder, session, want, failed)
+        session.told.update((job, "failed") for job in failed)
+        check_after(folder, session, want)
         shutil.rmtree(folder)
         if not fault.happened():
             break
@@ -243,9 +249,73 @@ def test_a_disk_that_stays_full(tmp_path, shim, want, call):
         assert d.stop() == 0
         if not fault.happened():
             break
-        check_after(folder, session, want, failed)
+        # Where nothing can be renamed either, a job that failed leaves no trace.
+        check_after(folder, session, want, gone=failed if call == "rename" else ())
         shutil.rmtree(folder)
     assert n > 6
+
+
+def test_cancelled_on_a_full_disk(tmp_path, shim):
+    """It stays cancelled, and is still known as that."""
+    n, ends = 0, set()
+    while True:
+        n += 1
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        fault = Fault(shim, folder, "write", n, "%d:ever" % errno.ENOSPC, below=str(folder / ".local"))
+        d = Daemon(folder, env=fault.env)
+        c, job = Client(d), None
+        try:
+            job = c.generate("ms=20000", detach=True)["job"]
+            wait_until(lambda: c.call("jobs", job=job)["jobs"][0]["state"] != "queued")
+            c.call("cancel", job=job)
+        except Refused as e:
+            assert job or e.code == "io"
+        told = job and c.finish(job)[0]
+        c.close()
+        assert d.stop() == 0
+        full = fault.happened()
+        with Daemon(folder) as again:
+            found = {j["job"]: j["state"] for j in Client(again).call("jobs")["jobs"]}
+            assert found == ({job: told} if job else {})
+        ends.add(told)
+        if not full:
+            break
+    assert ends == {None, "failed", "cancelled"}
+
+
+@pytest.mark.parametrize("what", ["kill", "after"])
+@pytest.mark.parametrize("call", ["rename", "unlink"])
+def test_killed_on_a_full_disk(tmp_path, shim, want, call, what):
+    """The disk is full from any write on, and what can still be done then is broken off: a job that was
+    accepted is there after the next start, done or failed with a reason, as was told."""
+    hits = n = 0
+    while True:
+        n += 1
+        folder = tmp_path / str(n)
+        for nth in range(1, 100):
+            folder.mkdir()
+            fault = Fault(shim, folder, "write", n, "%d:ever" % errno.ENOSPC, below=str(folder / ".local"),
+                          then=",%s:%d:%s" % (call, nth, what))
+            session = Session()
+            d = Daemon(folder, wait=False, env=fault.env)
+            if until_ready(d):
+                session.run(d, want)
+            if d.process.poll() is None:
+                d.signal()
+            code = d.wait()
+            killed = code == -signal.SIGKILL
+            assert killed or code == 0
+            if killed:
+                hits += 1
+                check_after(folder, session, want, ends=("done", "failed"))
+            full = fault.happened()
+            shutil.rmtree(folder)
+            if not killed:
+                break
+        if not full:
+            break
+    assert hits > 2, hits
 
 
 @pytest.mark.parametrize("call, what", [("read", errno.EINTR), ("read", "short"), ("write", errno.EINTR),

@@ -64,6 +64,8 @@ static void knows_its_names(void **state)
                                           "1-0.png.part",
                                           "1.job.part",
                                           "x.job",
+                                          "1.done",
+                                          "1.failed.part",
                                           "1-0.PNG",
                                           "+1.job",
                                           "18446744073709551616.job",
@@ -72,12 +74,18 @@ static void knows_its_names(void **state)
     uint64_t job;
     int64_t index;
     (void)state;
-    spool_record_name(name, 12);
+    spool_name(name, 12, SPOOL_RECORD);
     assert_string_equal(name, "12.job");
     assert_true(spool_parse_name(name, &job, &index) && job == 12 && index == -1);
-    spool_picture_name(name, INT64_MAX, 63);
+    spool_name(name, INT64_MAX, 63);
     assert_string_equal(name, "9223372036854775807-63.png");
     assert_true(spool_parse_name(name, &job, &index) && job == INT64_MAX && index == 63);
+    spool_name(name, 12, SPOOL_FAILED);
+    assert_string_equal(name, "12.failed");
+    assert_true(spool_parse_name(name, &job, &index) && job == 12 && index == SPOOL_FAILED);
+    spool_name(name, 12, SPOOL_CANCELLED);
+    assert_string_equal(name, "12.cancelled");
+    assert_true(spool_parse_name(name, &job, &index) && job == 12 && index == SPOOL_CANCELLED);
     for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
         assert_false(spool_parse_name(foreign[i], &job, &index));
 }

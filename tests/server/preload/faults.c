@@ -3,14 +3,15 @@
  * A library for LD_PRELOAD that lets one system call of a program go wrong, or ends the program
  * there as a power cut would. test_faults.py builds it and walks over all calls of a kind.
  *
- *   KREAD_FAULT=CALL:N:WHAT[:ever]
+ *   KREAD_FAULT=CALL:N:WHAT[:ever][,CALL:N:WHAT[:ever]]
  *
  * CALL is open, read, write, fsync, close, rename, unlink, mkdir, accept, or alloc for malloc(),
  * calloc() and realloc(). The Nth one (from 1) goes wrong; with `ever` all later ones too. WHAT is
  * the number of an errno that it fails with, `kill` (the process is gone before the call), `after`
  * (it is gone when the call is done), or `short` (read and write: one byte). Only calls on files
  * below $KREAD_FAULT_DIR count, where that is set; of the kinds `accept` and `alloc` all do. When
- * the fault has happened, the file $KREAD_FAULT_MARK exists.
+ * a fault has happened, the file $KREAD_FAULT_MARK exists. Of two the one that kills counts from
+ * the moment on when the other has happened.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,39 +32,59 @@
 
 enum what { NOTHING, FAIL, KILL, AFTER, SHORT };
 
-static struct {
+static struct plan {
     char call[16];
     long nth;
     int error;
     enum what what;
-    bool ever, ready;
-    const char *dir, *mark;
-} plan;
-static atomic_long count;
+    bool ever;
+    atomic_long count;
+} plans[2]; /* no call: none */
+static const char *dir, *mark;
+static atomic_bool marked;
 static _Thread_local bool inside_us;
 
-__attribute__((constructor)) static void read_plan(void)
+static void read_plan(struct plan *plan, const char *text)
 {
-    const char *text = getenv("KREAD_FAULT");
     char what[16] = "", ever[8] = "";
-    if (!text || sscanf(text, "%15[a-z]:%ld:%15[a-z0-9]:%7s", plan.call, &plan.nth, what, ever) < 3)
+    if (sscanf(text, "%15[a-z]:%ld:%15[a-z0-9]:%7[a-z]", plan->call, &plan->nth, what, ever) < 3) {
+        plan->call[0] = '\0';
         return;
-    plan.dir = getenv("KREAD_FAULT_DIR");
-    plan.mark = getenv("KREAD_FAULT_MARK");
-    plan.ever = strcmp(ever, "ever") == 0;
-    plan.error = atoi(what);
-    plan.what = strcmp(what, "kill") == 0    ? KILL
-                : strcmp(what, "after") == 0 ? AFTER
-                : strcmp(what, "short") == 0 ? SHORT
-                                             : FAIL;
-    plan.ready = true;
+    }
+    plan->ever = strcmp(ever, "ever") == 0;
+    plan->error = atoi(what);
+    plan->what = strcmp(what, "kill") == 0    ? KILL
+                 : strcmp(what, "after") == 0 ? AFTER
+                 : strcmp(what, "short") == 0 ? SHORT
+                                              : FAIL;
+}
+
+__attribute__((constructor)) static void read_plans(void)
+{
+    const char *text = getenv("KREAD_FAULT"), *second = text ? strchr(text, ',') : NULL;
+    dir = getenv("KREAD_FAULT_DIR");
+    mark = getenv("KREAD_FAULT_MARK");
+    if (text)
+        read_plan(&plans[0], text);
+    if (second)
+        read_plan(&plans[1], second + 1);
+}
+
+/* The fault that is meant for this call, NULL: none. */
+static struct plan *plan_of(const char *call)
+{
+    for (int i = 0; i < 2; i++)
+        if (strcmp(call, plans[i].call) == 0 && (i == 0 || marked))
+            return &plans[i];
+    return NULL;
 }
 
 static void leave_mark(void)
 {
-    if (!plan.mark)
+    marked = true;
+    if (!mark)
         return;
-    long fd = syscall(SYS_openat, AT_FDCWD, plan.mark, O_WRONLY | O_CREAT, 0600);
+    long fd = syscall(SYS_openat, AT_FDCWD, mark, O_WRONLY | O_CREAT, 0600);
     if (fd >= 0)
         syscall(SYS_close, fd);
 }
@@ -77,42 +98,43 @@ static void die(void)
 static bool counts(int fd, const char *name)
 {
     char link[64], path[PATH_MAX];
-    if (!plan.dir || !*plan.dir)
+    if (!dir || !*dir)
         return true;
     if (name && *name == '/')
-        return strncmp(name, plan.dir, strlen(plan.dir)) == 0;
+        return strncmp(name, dir, strlen(dir)) == 0;
     snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
     ssize_t n = syscall(SYS_readlinkat, AT_FDCWD, link, path, sizeof path - 1);
     if (n < 0)
         return false;
     path[n] = '\0';
-    return strncmp(path, plan.dir, strlen(plan.dir)) == 0;
+    return strncmp(path, dir, strlen(dir)) == 0;
 }
 
-static enum what struck(const char *call)
+static enum what struck(struct plan *plan)
 {
-    if (!plan.ready || strcmp(call, plan.call) != 0)
+    if (!plan)
         return NOTHING;
-    long n = atomic_fetch_add(&count, 1) + 1;
-    if (n != plan.nth && !(plan.ever && n > plan.nth))
+    long n = atomic_fetch_add(&plan->count, 1) + 1;
+    if (n != plan->nth && !(plan->ever && n > plan->nth))
         return NOTHING;
     leave_mark();
-    if (plan.what == KILL)
+    if (plan->what == KILL)
         die();
-    errno = plan.error;
-    return plan.what;
+    errno = plan->error;
+    return plan->what;
 }
 
 static enum what struck_file(const char *call, int fd, const char *name)
 {
-    if (!plan.ready || strcmp(call, plan.call) != 0 || inside_us)
+    struct plan *plan = plan_of(call);
+    if (!plan || inside_us)
         return NOTHING;
     inside_us = true;
     int before = errno;
     bool ours = counts(fd, name);
     inside_us = false;
     errno = before;
-    return ours ? struck(call) : NOTHING;
+    return ours ? struck(plan) : NOTHING;
 }
 
 /* ---------------------------------------------------------------------------- files ---------- */
@@ -256,7 +278,7 @@ int mkdir(const char *name, mode_t mode)
 
 int accept4(int fd, struct sockaddr *address, socklen_t *length, int flags)
 {
-    if (struck("accept") == FAIL)
+    if (struck(plan_of("accept")) == FAIL)
         return -1;
     return (int)syscall(SYS_accept4, fd, address, length, flags);
 }
@@ -293,12 +315,13 @@ __attribute__((constructor)) static void find_others(void)
 
 static bool no_memory(const void *caller)
 {
-    if (!plan.ready || inside_us || strcmp(plan.call, "alloc") != 0)
+    struct plan *plan = plan_of("alloc");
+    if (!plan || inside_us)
         return false;
     for (int i = 0; i < other_count; i++)
         if ((uintptr_t)caller >= others[i].from && (uintptr_t)caller < others[i].to)
             return false;
-    return struck("alloc") == FAIL;
+    return struck(plan) == FAIL;
 }
 
 #define REFUSED no_memory(__builtin_return_address(0))
